@@ -11,7 +11,7 @@ EPOCHS = 27
 
 
 def train(config):
-    noise = random.Random(f"{config['lr']}/{config['momentum']}")
+    noise = random.Random(f"{config['lr']}/{config['momentum']}/{os.environ.get('TRIALPOD_REPEAT', '0')}")
     floor = (config["lr"] - 0.3) ** 2 + (config["momentum"] - 0.8) ** 2 + 0.02 * noise.random()
     start = 1
     if checkpoint := tune.get_checkpoint():

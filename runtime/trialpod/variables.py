@@ -124,6 +124,12 @@ ORIG_WORKING_DIR = _variable(
     "TRIALPOD_ORIG_WORKING_DIR", TRIALS, "The folder in which the experiment was started; a trial runs in its own"
 )
 RANK = _variable("TRIALPOD_RANK", TRIALS, "Rank of this process in a trial of several processes", "`0`")
+REPEAT = _variable(
+    "TRIALPOD_REPEAT",
+    TRIALS,
+    "Number of a trial among the repeats of its config, from 1",
+    "not set, or `0`: it is no repeat",
+)
 TRIAL_ID = _variable("TRIALPOD_TRIAL_ID", TRIALS, "Id of the trial that a command runs")
 TRIAL_NAME = _variable("TRIALPOD_TRIAL_NAME", TRIALS, "Name of the trial that a command runs")
 TRIAL_DIR = _variable("TRIALPOD_TRIAL_DIR", TRIALS, "Folder of the trial that a command runs")

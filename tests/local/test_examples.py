@@ -82,6 +82,11 @@ def test_the_manifest_with_algorithm_auto_runs(tmp_path: Path) -> None:
     done = run(TRIALPOD, "run", budget, "--storage", str(tmp_path), "--set", "spec.maxTrialHours=0.001", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "of 0.001 trial hours left" in done.stdout
+    repeats = str(ROOT / "examples" / "auto" / "repeats.yaml")
+    done = run(TRIALPOD, "run", repeats, "--storage", str(tmp_path), "--set", "spec.numSamples=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 trials in" in done.stdout
+    assert re.search(r"repeats: +mean 0\.\d+, standard deviation 0\.0\d+, n=3", done.stdout)
 
 
 @pytest.mark.once

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim_oracles import in_order
-from sim_plan import MAX_FAILURES, STEPS, may_end_early
+from sim_plan import MAX_FAILURES, STEPS, may_end_early, repeats_of
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
@@ -148,8 +148,8 @@ def _ends(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str
     assert world.again is not None
     view, samples = world.again.view, world.plan.spec["numSamples"]
     counts = {status: count for status, count in view.counts.items() if count}
-    fewer = may_end_early(world.plan.spec) and sum(counts.values()) < samples
-    if (sum(counts.values()) != samples and not fewer) or set(counts) - {"TERMINATED", "ERROR"}:
+    least, most = 0 if may_end_early(world.plan.spec) else samples, samples + repeats_of(world.plan.spec)
+    if not least <= sum(counts.values()) <= most or set(counts) - {"TERMINATED", "ERROR"}:
         found.append(f"end: {samples} trials were asked for; there are {counts}")
     for row in view.rows:
         harmed = sum(box.track.harmed[row.trial_id] for box in world.boxes)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sim_plan import MAX_FAILURES, STEPS, may_end_early
+from sim_plan import MAX_FAILURES, STEPS, may_end_early, repeats_of
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
@@ -135,8 +135,9 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
     found = []
     counted, samples, harmed = experiment.status["trials"], experiment.samples, experiment.track.harmed
     done = counted["terminated"] + counted["error"]
-    fewer = may_end_early(experiment.plan.spec) and done < samples
-    if counted["total"] != samples or (done != samples and not fewer):
+    fewer = may_end_early(experiment.plan.spec) and done < counted["total"]
+    more = repeats_of(experiment.plan.spec)
+    if not samples <= counted["total"] <= samples + more or (done != counted["total"] and not fewer):
         found.append(f"end: {samples} trials were asked for; the status says {counted}")
     trials = experiment.trials()
     if len(trials) != (done if fewer else counted["total"]):

@@ -258,7 +258,15 @@ def with_plan(spec: dict[str, Any]) -> dict[str, Any]:
     spec |= {"algorithm": "auto", "maxTrialHours": choose.choice([0.005, 0.02, 1.0])}
     if choose.random() < 0.3:
         spec |= {"numSamples": 22, "stopWhenNotWorth": choose.choice([1e-6, 1e3])}
+    if choose.random() < 0.4:
+        spec |= {"repeats": {"top": choose.choice([1, 2]), "times": choose.choice([1, 2])}}
     return spec
+
+
+def repeats_of(spec: dict[str, Any]) -> int:
+    """Return the largest number of repeats that an experiment may have."""
+    rules = spec.get("repeats")
+    return rules["top"] * rules["times"] if rules else 0
 
 
 def may_end_early(spec: dict[str, Any]) -> bool:

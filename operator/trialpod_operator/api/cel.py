@@ -158,6 +158,11 @@ _SPEC += [
 ]
 _SPEC += [
     Rule(
+        "!has(self.repeats) || has(self.metric)",
+        "repeats compare configs by a metric; set metric and mode",
+        ".repeats",
+    ),
+    Rule(
         "!has(self.stopWhenNotWorth) || has(self.metric)",
         "stopWhenNotWorth is an improvement of a metric; set metric and mode",
         ".stopWhenNotWorth",

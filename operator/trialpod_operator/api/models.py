@@ -472,6 +472,23 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
         return 600.0 if self.start_timeout is None else duration.parse_duration(self.start_timeout)
 
 
+class RepeatsSpec(Model, frozen=True, kw_only=True):
+    """The best configs once more from the start, before the winner is named."""
+
+    top: Annotated[int, Meta(ge=1, le=100, description="How many of the best trials are repeated.")]
+    times: Annotated[int, Meta(ge=1, le=99, description="How often each.")]
+    seed_parameter: (
+        Annotated[
+            Text,
+            Meta(
+                description="A parameter that repeats get: the repeat's number, from 1, plus the value that the "
+                "config has, where that is a whole number. Default: only the variable TRIALPOD_REPEAT differs."
+            ),
+        ]
+        | None
+    ) = None
+
+
 class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     """What to tune, and how."""
 
@@ -566,6 +583,17 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
                 ge=0,
                 le=MAX_INT,
                 description="End the experiment gracefully when its trials have had so many GPU hours, all together.",
+                extra={"change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
+    repeats: (
+        Annotated[
+            RepeatsSpec,
+            Meta(
+                description="Run the best configs several times more at the end; the winner has the best mean of "
+                "them. Needs a metric; counts in all budgets. Default: none.",
                 extra={"change": "any time"},
             ),
         ]

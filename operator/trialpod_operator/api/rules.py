@@ -260,6 +260,8 @@ class _Rules:
         for name in HOUR_BUDGETS:
             if self._has(name) and self._get(name) == 0:
                 self._report((name,), "a budget is positive; leave the field out for no limit")
+        if self._has("repeats") and not self._has("metric"):
+            self._report(("repeats",), "compare configs by a metric; set spec.metric and spec.mode")
         if self._has("stopWhenNotWorth"):
             if self._get("stopWhenNotWorth") == 0:
                 self._report(("stopWhenNotWorth",), "a threshold is positive; leave the field out for none")

@@ -92,6 +92,14 @@ class TrialCounts(StatusModel, frozen=True, kw_only=True):
     ] = ""
 
 
+class RepeatsStatus(StatusModel, frozen=True, kw_only=True):
+    """What the repeats of a config showed."""
+
+    mean: Annotated[Number, Meta(description="Mean of their values; text.")]
+    spread: Annotated[Number | None, Meta(description="Their standard deviation; absent for a single one.")] = None
+    number: Annotated[Count, Meta(description="How many they are.")]
+
+
 class BestTrial(StatusModel, frozen=True, kw_only=True):
     """The trial whose latest result is the best so far."""
 
@@ -99,6 +107,9 @@ class BestTrial(StatusModel, frozen=True, kw_only=True):
     trial_id: Annotated[str, Meta(description="Its id.")]
     value: Annotated[Number, Meta(description="Value of spec.metric in its latest result that has it; text.")]
     iteration: Annotated[Count, Meta(description="training_iteration of its latest result.")] = 0
+    repeats: Annotated[RepeatsStatus | None, Meta(description="What its repeats showed, by which it was chosen.")] = (
+        None
+    )
     params: Annotated[Params, Meta(description="Its parameters.")] = {}
     checkpoint: Annotated[str | None, Meta(description="URI of its newest checkpoint.")] = None
 

@@ -40,6 +40,7 @@ _RAY_NAMES = {
     "max_trial_hours": "maxTrialHours",
     "max_gpu_hours": "maxGpuHours",
     "stop_when_not_worth": "stopWhenNotWorth",
+    "repeats": "repeats",
     "reuse_actors": "reusePods",
     "parallelTrialCount": "maxConcurrentTrials",
     "maxTrialCount": "numSamples",

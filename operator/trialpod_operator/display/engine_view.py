@@ -6,7 +6,6 @@ files.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -33,6 +32,7 @@ from trialpod_operator.engine.actions import (
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.lifecycle import RUNNING as EXPERIMENT_RUNNING
 from trialpod_operator.engine.reasons import describe_decision
+from trialpod_operator.engine.repeats import winner
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 
@@ -83,9 +83,9 @@ def build_view(
     for trial in trials:
         if trial.status == ERROR:
             failures[trial.error] = failures.get(trial.error, 0) + 1
-    best = best_trial(engine)
+    best, evaluation = winner(state)
     elapsed_s = state.clock.active_at(now)
-    total = engine.search.total
+    total = engine.total
     eta = _eta_s(engine, settings, trials, total, elapsed_s, now) if flags.state == EXPERIMENT_RUNNING else None
     return ExperimentView(
         name=settings.name,
@@ -100,7 +100,7 @@ def build_view(
         elapsed_s=elapsed_s,
         time_budget_s=settings.time_budget_s,
         max_concurrent=settings.max_concurrent,
-        best=row(best) if best is not None else None,
+        best=replace(row(best), evaluation=evaluation) if best is not None else None,
         rows=[row(trial) for trial in _shown(trials, rows)],
         failures=failures,
         trials_per_minute=trials_per_minute(sum(trial.ended for trial in trials), elapsed_s),
@@ -248,14 +248,5 @@ class TrialDetails:
 
 
 def best_trial(engine: Engine) -> Trial | None:
-    """Return the trial whose latest finite value of the metric is the best; the earliest of equals."""
-    settings = engine.state.settings
-    if settings is None or settings.metric is None:
-        return None
-    sign = 1.0 if settings.mode == "max" else -1.0
-    best: Trial | None = None
-    best_value = -math.inf
-    for trial in engine.state.trials.values():
-        if trial.value is not None and math.isfinite(trial.value) and sign * trial.value > best_value:
-            best, best_value = trial, sign * trial.value
-    return best
+    """Return the trial whose latest finite value of the metric is the best, or whose repeats are; see `repeats`."""
+    return winner(engine.state)[0]

@@ -56,6 +56,7 @@ def trial_data(row: TrialRow) -> dict[str, Any]:
         "disruptions": row.disruptions,
         "error": row.error,
         "stop_reason": row.stop_reason,
+        **({} if row.evaluation is None else {"repeats": row.evaluation._asdict()}),
     }
 
 

@@ -160,6 +160,10 @@ def best_text(view: ExperimentView) -> str:
         + (f" of {best.iteration}" if best.value_iteration not in (None, best.iteration) else ""),
         f"  directory:  {one_line(best.path)}",
     ]
+    if best.evaluation is not None:
+        mean, spread, times = best.evaluation
+        deviation = "" if spread is None else f", standard deviation {number(spread)}"
+        lines.append(f"  repeats:    mean {number(mean)}{deviation}, n={times}")
     if best.checkpoint is None:
         lines.append("  checkpoint: none was saved")
     else:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trialpod_operator.engine.repeats import Evaluation
 from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
 
 
@@ -32,6 +33,7 @@ class TrialRow:
     checkpoint: str | None  # path of its newest checkpoint
     checkpoint_iteration: int | None
     last_result: dict[str, Any] = field(default_factory=dict)
+    evaluation: Evaluation | None = None  # of the best trial: what its repeats showed
     value_iteration: int | None = None  # of the result that had `value`; None = not known, or the last one
 
 

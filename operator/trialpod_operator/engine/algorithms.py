@@ -119,6 +119,8 @@ class Algorithms:
 
     def reach_rung(self, trial: Trial, result: dict[str, Any]) -> None:
         """The search learns of the rung that the trial reached with its latest result, if it reached one."""
+        if trial.repeat_of:
+            return
         rung = getattr(self.scheduler, "filled_rung", None)
         tell: Any = None if rung is None else getattr(self.search, "on_trial_rung", None)
         if tell is not None:
@@ -177,23 +179,33 @@ class Algorithms:
 
     def add_trial(self, trial: Trial) -> None:
         """The scheduler learns of a trial, or that it waits once more."""
+        if trial.repeat_of:
+            return
         self.ask(self.scheduler.on_trial_add, self.controller, trial)
 
     def remove_trial(self, trial: Trial) -> None:
         """The scheduler learns that a trial that does not run is stopped, and the search that it was given up."""
+        if trial.repeat_of:
+            return
         self.ask(self.scheduler.on_trial_remove, self.controller, trial)
         self.give_up_trial(trial)
 
     def give_up_trial(self, trial: Trial) -> None:
         """The search learns that the trial ends before its own end."""
+        if trial.repeat_of:
+            return
         self.inform_search(self.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
 
     def fail_attempt(self, trial: Trial) -> None:
         """The scheduler learns that an attempt failed."""
+        if trial.repeat_of:
+            return
         self.ask(self.scheduler.on_trial_error, self.controller, trial)
 
     def fail_trial(self, trial: Trial) -> None:
         """Scheduler and search learn that a trial failed for good."""
+        if trial.repeat_of:
+            return
         self.fail_attempt(trial)
         self.inform_search(self.search.on_trial_complete, trial.trial_id, error=True)
 
@@ -204,6 +216,8 @@ class Algorithms:
 
         A scheduler that stops a trial itself is done with it.
         """
+        if trial.repeat_of:
+            return
         if not by_scheduler:
             self.ask(self.scheduler.on_trial_complete, self.controller, trial, result)
         early = stop_reason is not None and is_early_stop(stop_reason)
@@ -246,11 +260,18 @@ class Algorithms:
 
     def horizons(self, trial: Trial) -> list[Horizon]:
         """Return the results at which scheduler or stopper must be asked about the trial."""
+        if trial.repeat_of:
+            return self._repeat_horizons(trial)
         horizons = self.ask(self.scheduler.horizons, trial)
         if self.stopper is not None and horizons is not None:
             more = self.ask(self.stopper.horizons, trial.trial_id)
             horizons = None if more is None else [*horizons, *more]
         return [Horizon()] if horizons is None else horizons
+
+    def _repeat_horizons(self, trial: Trial) -> list[Horizon]:
+        found = [Horizon(at=float(trial.ends_at))] if trial.ends_at else []
+        more = self.ask(self.stopper.horizons, trial.trial_id) if self.stopper is not None else []
+        return [Horizon()] if more is None else [*found, *more]
 
 
 def adopt(search: SearchAlgorithm, created: Created, *, opens_values: bool = False) -> None:

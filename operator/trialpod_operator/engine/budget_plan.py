@@ -98,9 +98,15 @@ class BudgetPlan:
 
     def holds_back_new(self, now: float) -> bool:
         """Return whether no new trial may be created now."""
-        if self._state.budget.closing is not None:
+        if self._state.budget.closing is not None or self._repeating():
             return True
         return self.plans and not self._suffices(None, now)
+
+    def _repeating(self) -> bool:
+        """Return whether the winner is being named: no other trial starts in between."""
+        if self._state.required_settings.repeats is None:
+            return False
+        return any(trial.repeat_of and not trial.ended for trial in reversed(self._state.get_trials()))
 
     def admits(self, trial: Trial) -> bool:
         """Return whether a paused trial may run on to its next rung."""
@@ -183,6 +189,7 @@ class BudgetPlan:
 
     def reserved_hours(self, now: float) -> float | None:
         """Return the hours kept for the winner's training; None where nothing is kept."""
+        settings = self._state.required_settings
         if not self.plans:
             return None
         field_kind_hours = next(iter(_by_kind(self._state.required_settings, self.kind)), None)
@@ -190,7 +197,7 @@ class BudgetPlan:
             return None
         survey = self._survey()
         best = survey.best
-        if best is not None and best.status in (TERMINATED, ERROR):
+        if best is not None and best.status in (TERMINATED, ERROR) and settings.repeats is None:
             return 0.0
         _, kind, hours = field_kind_hours
         full = self._full_training(survey)
@@ -198,7 +205,12 @@ class BudgetPlan:
             return hours / 2
         done = 0 if best is None else best.iteration
         rate = self._mean_rate(kind, now, survey) if best is None else self._rate(best, kind, now, survey)
-        return min(max(0.0, full - done) * rate / accounting.HOUR_S, hours / 2)
+        repeats, mean = settings.repeats, self._mean_rate(kind, now, survey)
+        more = 0.0
+        if repeats is not None:
+            done_repeats = sum(trial.ended for trial in self._state.get_trials() if trial.repeat_of)
+            more = max(0, repeats.top * repeats.times - done_repeats) * full * mean
+        return min((max(0.0, full - done) * rate + more) / accounting.HOUR_S, hours / 2)
 
     def report(self, now: float) -> BudgetReport | None:
         """Return how the budget stands; None where nothing is planned."""
@@ -237,7 +249,9 @@ class BudgetPlan:
             if full is not None and best is not None and best.status == PAUSED:
                 rests.append(max(0.0, full - best.iteration) * self._rate(best, kind, now, survey))
             half = hours * accounting.HOUR_S / 2
-            reserve = half if full is None else min(max(rests), half)
+            repeats = self._state.required_settings.repeats
+            more = 0.0 if repeats is None or full is None else repeats.top * repeats.times * full * mean
+            reserve = half if full is None else min(max(rests) + more, half)
             if left < stretches + reserve:
                 return False
         return True
@@ -273,6 +287,8 @@ class BudgetPlan:
         best, score, measured, longest, iterations = None, -math.inf, 0, 0, 0
         for trial in self._state.get_trials():
             iterations += trial.max_iteration
+            if trial.repeat_of:
+                continue
             if trial.status == TERMINATED and not trial.stopped:
                 longest = max(longest, trial.iteration)
             if trial.value is None or not math.isfinite(trial.value):

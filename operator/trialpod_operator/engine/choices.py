@@ -73,6 +73,15 @@ class Created(msgspec.Struct, array_like=True):
     search: int = 0  # number of the search for a new trial, within this call, that found it; 0 = the next one
 
 
+class Repeat(msgspec.Struct, array_like=True):
+    """A trial that runs another one's config once more."""
+
+    trial_id: str
+    params: bytes
+    source: str
+    number: int  # from 1
+
+
 class Choices(msgspec.Struct, omit_defaults=True):
     """All choices made in one call of `Engine.apply`, in order."""
 
@@ -86,6 +95,7 @@ class Choices(msgspec.Struct, omit_defaults=True):
     stop_all_at: int = 0  # at this result of the attempt
     reopened: bool = False  # an edit reopened an ended experiment: the search has more to suggest
     failure: dict[str, Any] | None = None  # an algorithm raised an error, which ended the experiment
+    repeats: list[Repeat] = []
     held: int = 0  # from this search for a new trial on, the budget allowed no new one; 0 = it allowed all
     closing: dict[str, Any] | None = None  # why no trial starts any more, from this event on
 
@@ -93,7 +103,15 @@ class Choices(msgspec.Struct, omit_defaults=True):
     def empty(self) -> bool:
         """True when nothing was chosen."""
         trials = self.verdicts or self.created or self.commands or self.started
-        others = self.requested or self.stop_all or self.reopened or self.failure or self.held or self.closing
+        others = (
+            self.requested
+            or self.stop_all
+            or self.reopened
+            or self.failure
+            or self.held
+            or self.closing
+            or self.repeats
+        )
         return not (trials or others)
 
 
@@ -140,4 +158,4 @@ def is_early_stop(reason: dict[str, Any]) -> bool:
 
     A stopper's rule is such an end, and so is the scheduler's own limit of time.
     """
-    return reason.get("source") != "stopper" and reason.get("rule") != "max_t"
+    return reason.get("source") not in ("stopper", "repeats") and reason.get("rule") != "max_t"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from trialpod_operator.engine.algorithms import Algorithms
-from trialpod_operator.engine.choices import Choices, Command, Created, Verdict
+from trialpod_operator.engine.choices import Choices, Command, Created, Repeat, Verdict
 from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import Trial
 
@@ -74,6 +74,10 @@ class Chooser(ABC):
     def held(self) -> bool:
         """True when the budget allowed no new trial in this call."""
         return bool(self.made.held)
+
+    @abstractmethod
+    def repeat(self, consulted: list[Repeat]) -> list[Repeat]:
+        """Return the repeats that are created now; `consulted`: those that are missing."""
 
     @abstractmethod
     def close(self, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -153,6 +157,11 @@ class LiveChooser(Chooser):
         if consulted and not self.made.held:
             self.made.held = self._searches + 1
         return self.held
+
+    def repeat(self, consulted: list[Repeat]) -> list[Repeat]:
+        """Return all of them."""
+        self.made.repeats += consulted
+        return consulted
 
     def close(self, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return what the plan says."""
@@ -237,6 +246,12 @@ class ReplayingChooser(Chooser):
     def hold_back(self, consulted: bool) -> bool:
         """Return what is recorded."""
         return self.held and self._searches + 1 >= self.made.held
+
+    def repeat(self, consulted: list[Repeat]) -> list[Repeat]:
+        """Return those that are recorded, once."""
+        ahead = self._recorded.repeats[len(self.made.repeats) :]
+        self.made.repeats += ahead
+        return ahead
 
     def close(self, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return what is recorded."""

@@ -55,6 +55,7 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.lifecycle import Lifecycle
 from trialpod_operator.engine.progress import ProgressDeadline
+from trialpod_operator.engine.repeats import Repeats
 from trialpod_operator.engine.results import NewResults, Results
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.starts import Starts
@@ -106,10 +107,11 @@ class Engine:
         self._commands = commands = Commands(state, algorithms, actions, endings)
         plan = self.plan = BudgetPlan(state, algorithms, actions)
         self.controller.admits = plan.admits
+        repeats = Repeats(state, algorithms, actions)
         self._results = results = Results(state, algorithms, actions, endings, commands, deadline, plan)
         self._attempts = attempts = Attempts(state, algorithms, actions, endings, results, deadline)
-        self._starts = Starts(state, algorithms, actions, commands, plan)
-        self._lifecycle = Lifecycle(state, algorithms, actions, endings, attempts, deadline, plan)
+        self._starts = Starts(state, algorithms, actions, commands, plan, repeats)
+        self._lifecycle = Lifecycle(state, algorithms, actions, endings, attempts, deadline, plan, repeats)
 
     # -- events in, actions out -----------------------------------------------------------------------------------
 
@@ -303,6 +305,15 @@ class Engine:
     def stops_early(self) -> bool:
         """True when results may lead to a decision."""
         return not self._algorithms.never_decide
+
+    @property
+    def total(self) -> int | None:
+        """The number of trials in all, repeats included as far as there are any; None when that is open."""
+        total = self.search.total
+        rules = self.state.settings.repeats if self.state.settings is not None else None
+        if total is None or rules is None:
+            return total
+        return total + sum(bool(trial.repeat_of) for trial in self.state.get_trials())
 
     @property
     def search_exhausted(self) -> bool:

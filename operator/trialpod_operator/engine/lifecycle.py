@@ -15,6 +15,7 @@ from trialpod_operator.engine.endings import Endings
 from trialpod_operator.engine.events import AttemptEnded, Recovered, RetryRequested
 from trialpod_operator.engine.progress import ProgressDeadline
 from trialpod_operator.engine.reasons import explain
+from trialpod_operator.engine.repeats import Repeats
 from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import ERROR, PENDING, TERMINATED
 
@@ -36,8 +37,10 @@ class Lifecycle:
         attempts: Attempts,
         deadline: ProgressDeadline,
         plan: BudgetPlan,
+        repeats: Repeats,
     ) -> None:
         self._plan = plan
+        self._repeats = repeats
         self._state = state
         self._algorithms = algorithms
         self._actions = actions
@@ -169,7 +172,8 @@ class Lifecycle:
 
         Returns:
             True when nothing could happen any more although there is something left, and a paused trial was stopped
-            for that reason: then it is worth asking for the next trial again.
+            for that reason, or repeats of the best trials were created: then it is worth asking for the next trial
+            again.
         """
         state, flags, progress = self._state, self._state.flags, self._state.search_progress
         if flags.finished or state.running:
@@ -184,6 +188,8 @@ class Lifecycle:
                 # The scheduler had its chance to continue them while nothing else was running.
                 left = next(iter(state.paused.values()))
                 self._endings.stop_trial(left.trial_id, {"source": "scheduler", "rule": "left paused"}, now)
+                return True
+            if self._repeats.create(chooser, now):
                 return True
             if not self._algorithms.search_exhausted and not chooser.held:
                 name = self._algorithms.search_name
@@ -225,7 +231,7 @@ def _verdict(state: State, now: float, *, held: bool) -> tuple[str, str]:
     parts = [f"{failed} of {trials} trials failed"] if failed else []
     if state.budget.closing is not None:
         parts.append(explain(state.budget.closing))
-    elif held:
+    elif held and state.required_settings.plans_budget:
         left = "; ".join(
             f"{accounting.hours_used(state, kind, now):.4g} of {hours:g} {kind} hours were used"
             for _, kind, hours in accounting.limits(state.required_settings)

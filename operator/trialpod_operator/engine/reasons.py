@@ -103,6 +103,10 @@ def _reserve(reason: Reason) -> str:
     )
 
 
+def _repeats(reason: Reason) -> str:
+    return f"trial {reason.get('original')}, which it repeats, ended at iteration {reason.get('iteration')}"
+
+
 def _fail_fast(reason: Reason) -> str:
     return f"trial {reason.get('trial_id')} failed, and failFast is set"
 
@@ -140,6 +144,7 @@ _SOURCES: dict[str, Callable[[Reason], str]] = {
     "budget": _budget,
     "not_worth": _not_worth,
     "reserve": _reserve,
+    "repeats": _repeats,
     "fail_fast": _fail_fast,
     "failure": _failure,
     "preempted": _disruption,

@@ -91,7 +91,7 @@ class Results:
         trial = self._state.trials[event.trial_id]
         metric = self._state.required_settings.metric
         algorithms = self._algorithms
-        judges = chooser.judges or not algorithms.never_decide
+        judges = chooser.judges or not algorithms.never_decide or bool(trial.ends_at)
         accounting.start_work(self._state, trial, {})  # a shell that knows of no beginning
         if event.committed:
             self.add_checkpoints(trial, event.committed)
@@ -113,7 +113,7 @@ class Results:
                 if trial.current.decision == "stop" and "done" in result:
                     result["done"] = shown[number - offset]["done"] = True  # in the trial's files, and for callbacks
                 ends = trial.judged
-            elif algorithms.search_listens and not done:
+            elif algorithms.search_listens and not done and not trial.repeat_of:
                 algorithms.inform_search(algorithms.search.on_trial_result, trial.trial_id, result)
             if done:
                 self._endings.complete(trial, result)
@@ -153,7 +153,8 @@ class Results:
             except OverflowError:
                 number = math.inf if value > 0 else -math.inf
             trial.record_value(number, _iteration(result))
-            self._note_improvement(number)
+            if not trial.repeat_of:
+                self._note_improvement(number)
             if not self._state.flags.measured:
                 self._state.measure()
         elif not self._state.flags.measured:
@@ -184,7 +185,7 @@ class Results:
         if verdict is not None and decision == "stop":
             trial.take_completion_report()
             algorithms.complete_trial(trial, result, verdict.reason, by_scheduler=by_scheduler)
-        elif not done and algorithms.search_listens:
+        elif not done and algorithms.search_listens and not trial.repeat_of:
             algorithms.inform_search(algorithms.search.on_trial_result, trial.trial_id, result)
         if decision == "pause" and not done:
             trial.pause_in_search()
@@ -201,6 +202,12 @@ class Results:
             return Verdict(trial.trial_id, number, "stop", reason)
         if done:
             return None
+        if trial.repeat_of:
+            iteration = _iteration(result)
+            if not trial.ends_at or iteration is None or iteration < trial.ends_at:
+                return None
+            ends: dict[str, Any] = {"source": "repeats", "iteration": trial.ends_at, "original": trial.repeat_of}
+            return Verdict(trial.trial_id, number, "stop", ends)
         scheduler = algorithms.scheduler
         answer = algorithms.ask(scheduler.on_trial_result, algorithms.controller, trial, result)
         algorithms.reach_rung(trial, result)

@@ -19,6 +19,7 @@ BUDGET_FIELDS = frozenset(
         "max_gpu_hours",
         "plans_budget",
         "stop_when_not_worth",
+        "repeats",
         "max_failures",
         "fail_fast",
         "strict_metric",
@@ -28,6 +29,14 @@ BUDGET_FIELDS = frozenset(
 )
 """The settings that may change while an experiment runs, or when it is extended later. The last two apply to the
 attempts that start afterwards; the API server lets nobody change them in a cluster."""
+
+
+class RepeatRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The final re-evaluation, see `repeats`."""
+
+    top: int  # of the best trials so many
+    times: int  # so often each
+    seed_parameter: str | None = None  # a parameter that differs between repeats
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_trial_hours: float | None = None  # of all attempts together, see `accounting`
     max_gpu_hours: float | None = None
     plans_budget: bool = False  # trials are held back so that the winner can be trained to its end, see `budget_plan`
+    repeats: RepeatRules | None = None
     stop_when_not_worth: float | None = None  # least expected gain of the metric per hour
     max_failures: int = 0  # retries of one trial; -1 = no limit
     fail_fast: bool = False

@@ -16,6 +16,7 @@ from trialpod_operator.engine.budget_plan import BudgetPlan
 from trialpod_operator.engine.chooser import Chooser, ReplayingChooser
 from trialpod_operator.engine.commands import Commands
 from trialpod_operator.engine.events import SuggestionReady
+from trialpod_operator.engine.repeats import Repeats
 from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import RUNNING, OpenTrial, Trial
 
@@ -24,8 +25,15 @@ class Starts:
     """Creates and starts trials."""
 
     def __init__(
-        self, state: State, algorithms: Algorithms, actions: ActionList, commands: Commands, plan: BudgetPlan
+        self,
+        state: State,
+        algorithms: Algorithms,
+        actions: ActionList,
+        commands: Commands,
+        plan: BudgetPlan,
+        repeats: Repeats,
     ) -> None:
+        self._repeats = repeats
         self._plan = plan
         self._state = state
         self._algorithms = algorithms
@@ -106,6 +114,10 @@ class Starts:
     def _choose(self, chooser: Chooser, now: float) -> Trial | None:
         """Return the trial that starts next; None when none is to start now."""
         state, algorithms = self._state, self._algorithms
+        if state.required_settings.repeats is not None:
+            repeat = next((trial for trial in state.pending.values() if trial.repeat_of), None)
+            if repeat is not None:
+                return self._next_start(chooser, repeat, now)
         view = algorithms.ask(algorithms.scheduler.choose_trial_to_run, algorithms.controller)
         self._commands.carry_out(chooser, now)
         chosen = None if view is None else state.pending.get(view.trial_id) or state.paused.get(view.trial_id)
@@ -127,6 +139,8 @@ class Starts:
         if trial_id is None:
             return None
         if isinstance(chooser, ReplayingChooser):
+            if trial_id not in self._state.trials:
+                self._repeats.create(chooser, now)
             while trial_id not in self._state.trials and chooser.lacks_trial:
                 self._create_recorded(chooser, now)
         return self._state.trials[trial_id]

@@ -96,6 +96,9 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     tag: str  # "2_lr=0.0132"; an exploit changes it
     params: bytes  # MessagePack of the config
     created_at: float
+    repeat_of: str = ""  # the trial whose config it runs once more, see `repeats`
+    repeat: int = 0  # its number among them, from 1
+    ends_at: int = 0  # the iteration at which it ends at the latest; 0 = wherever it ends by itself
     first_tag: str = ""  # the tag it was created with, which names its directory, if that is not `tag`
 
     status: str = PENDING  # changed by `State.move`

@@ -122,9 +122,7 @@ class JournaledEngine:
         now = self.now()
         actions = self.engine.apply(event, now)
         choices = self.engine.choices
-        named = (
-            {created.trial_id: self._name(created, now) for created in choices.created} if self._names_itself else {}
-        )
+        named = self._named(choices, now) if self._names_itself else {}
         record = Record(now, event, None if choices.empty else choices, named)
         self._written = self._journal.append(encode(record))
         self._remember(named)
@@ -182,6 +180,7 @@ class JournaledEngine:
             stop_rules=settings.stop_rules,
             horizons=engine.horizons(trial),
             metric=settings.metric,
+            repeat=trial.repeat,
             heartbeat_s=self._heartbeat_s,
             grace_s=self.plan.grace_s,
             reuse=settings.reuse,
@@ -276,6 +275,11 @@ class JournaledEngine:
     @property
     def _names_itself(self) -> bool:
         return self.plan.trial_name is not None or self.plan.trial_dirname is not None
+
+    def _named(self, choices: Choices, now: float) -> dict[str, tuple[str, str]]:
+        trials = self.engine.state.trials
+        repeats = [Created(each.trial_id, trials[each.trial_id].tag, each.params) for each in choices.repeats]
+        return {created.trial_id: self._name(created, now) for created in (*choices.created, *repeats)}
 
     def _name(self, created: Created, now: float) -> tuple[str, str]:
         """Return what a script calls a new trial and its directory, which is that of no other trial."""

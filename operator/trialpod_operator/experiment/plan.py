@@ -30,7 +30,7 @@ from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExpe
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.rules import check_scheduler, nothing_varies
 from trialpod_operator.api.search_space import compile_search_space, varies
-from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.settings import RepeatRules, Settings
 from trialpod_operator.experiment.definition import describe
 
 DEFAULT_GRACE_S = 10.0
@@ -129,6 +129,9 @@ def plan_from_manifest(
         max_gpu_hours=spec.max_gpu_hours,
         plans_budget=_plans_budget(spec),
         stop_when_not_worth=spec.stop_when_not_worth,
+        repeats=None
+        if spec.repeats is None
+        else RepeatRules(top=spec.repeats.top, times=spec.repeats.times, seed_parameter=spec.repeats.seed_parameter),
         max_failures=spec.failure_policy.max_failures,
         fail_fast=spec.failure_policy.fail_fast,
         reuse=spec.reuse_pods,
@@ -201,6 +204,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         max_gpu_hours=request.max_gpu_hours,
         plans_budget=_plans_budget(request),
         stop_when_not_worth=request.stop_when_not_worth,
+        repeats=None if request.repeats is None else RepeatRules(**request.repeats),
         max_failures=request.max_failures,
         fail_fast=request.fail_fast,
         strict_metric=request.strict_metric,

@@ -54,6 +54,7 @@ UPLOAD_TIMEOUT_S, UPLOAD_POLL_INTERVAL_S = 60.0, 0.25
 _TUNER_FILE = "tuner.pkl"
 _BUDGET = (
     "numSamples", "maxConcurrentTrials", "timeBudget", "maxTrialHours", "maxGpuHours", "stopWhenNotWorth",
+    "repeats",
     "failurePolicy",
 )  # fmt: skip
 

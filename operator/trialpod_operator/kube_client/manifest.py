@@ -121,6 +121,9 @@ def build_manifest(
         "timeBudget": None if request.time_budget_s is None else math.ceil(request.time_budget_s),
         "maxTrialHours": request.max_trial_hours,
         "maxGpuHours": request.max_gpu_hours,
+        "repeats": None
+        if request.repeats is None
+        else {("seedParameter" if key == "seed_parameter" else key): each for key, each in request.repeats.items()},
         "stopWhenNotWorth": request.stop_when_not_worth,
         "algorithm": request.algorithm,
         "scheduler": _scheduler(request, refused),

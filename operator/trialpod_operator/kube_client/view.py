@@ -22,6 +22,7 @@ from trialpod_operator.display.view import (
     trials_per_minute,
 )
 from trialpod_operator.display.words import duration
+from trialpod_operator.engine.repeats import Evaluation
 
 Json = dict[str, Any]
 _COUNTS = {
@@ -162,6 +163,13 @@ def _budget_seconds(budget: Any) -> float | None:
     return None if budget is None else parse_duration(budget)
 
 
+def _evaluation(repeats: Mapping[str, Any] | None) -> Evaluation | None:
+    mean = None if repeats is None else _number(repeats.get("mean"))
+    if repeats is None or mean is None:
+        return None
+    return Evaluation(mean, _number(repeats.get("spread")), int(repeats.get("number") or 0))
+
+
 def _best(best: Mapping[str, Any], rows: Mapping[str, TrialRow]) -> TrialRow | None:
     if not best:
         return None
@@ -174,6 +182,7 @@ def _best(best: Mapping[str, Any], rows: Mapping[str, TrialRow]) -> TrialRow | N
         path=known.path if known else "",
         iteration=int(best.get("iteration") or 0),
         value=_number(best.get("value")),
+        evaluation=_evaluation(best.get("repeats")),
         run_time_s=known.run_time_s if known else 0.0,
         attempts=known.attempts if known else 1,
         failures=known.failures if known else 0,

@@ -38,7 +38,9 @@ def rank_of(environment: MutableMapping[str, str]) -> int:
 
 
 def set_environment(assignment: Assignment, environment: MutableMapping[str, str]) -> None:
-    """Tell distributed frameworks about the other processes of the attempt, if there are any."""
+    """Tell the trial's code its number among repeats, and distributed frameworks the attempt's other processes."""
+    if assignment.repeat or variables.REPEAT in environment:
+        environment[variables.REPEAT] = str(assignment.repeat)
     if assignment.world_size <= 1:
         return
     environment.update(

@@ -57,6 +57,7 @@ class ExperimentRequest:
     time_budget_s: float | None = None
     max_trial_hours: float | None = None  # of all trials together
     max_gpu_hours: float | None = None
+    repeats: dict[str, Any] | None = None  # "top", "times" and perhaps "seed_parameter"
     stop_when_not_worth: float | None = None  # least expected gain of the metric per hour
     seed: int | None = None
     algorithm: Literal["auto"] | None = None  # instead of search_alg and scheduler

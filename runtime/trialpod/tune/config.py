@@ -206,6 +206,9 @@ class TuneConfig:
             end is kept. As `spec.algorithm` of a manifest. Ray has no such argument.
         stop_when_not_worth: no trial starts any more when the metric is expected to improve by less than this in the
             next hour (`spec.stopWhenNotWorth`). Ray has no such argument.
+        repeats: `{"top": 3, "times": 5}` runs the 3 best configs 5 times more at the end; the winner has the best
+            mean of them. With `"seed_parameter": NAME` the config of a repeat has its number there (`spec.repeats`).
+            `Repeater` repeats every config instead. Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -227,6 +230,7 @@ class TuneConfig:
     max_gpu_hours: float | None = None
     algorithm: Literal["auto"] | None = None
     stop_when_not_worth: float | None = None
+    repeats: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if cast("int | None", self.num_samples) is None:
@@ -255,6 +259,7 @@ class TuneConfig:
             raise InvalidInputError(
                 f"{where}: stop_when_not_worth is an improvement of a metric; give metric and mode"
             )
+        self._check_repeats(where)
         if not isinstance(self.reuse_actors, bool):
             refuse(where, "reuse_actors", self.reuse_actors, "True or False")
         for argument in ("trial_name_creator", "trial_dirname_creator"):
@@ -264,6 +269,20 @@ class TuneConfig:
             refuse(where, "seed", self.seed, "an integer or None")
         if self.chdir_to_trial_dir not in (None, True, False):
             refuse(where, "chdir_to_trial_dir", self.chdir_to_trial_dir, "True, False or None")
+
+    def _check_repeats(self, where: str) -> None:
+        given = self.repeats
+        if given is None:
+            return
+        names = {"top", "times", "seed_parameter"}
+        numbers = isinstance(given, dict) and all(
+            is_int(given.get(name)) and 1 <= given[name] <= most for name, most in (("top", 100), ("times", 99))
+        )
+        if not numbers or set(given) - names or not isinstance(given.get("seed_parameter", ""), str):
+            expected = 'a dict with "top" (1 to 100), "times" (1 to 99) and perhaps "seed_parameter", or None'
+            refuse(where, "repeats", given, expected)
+        if self.metric is None:
+            raise InvalidInputError(f"{where}: repeats compare configs by a metric; give metric and mode")
 
     def _check_algorithm(self, where: str) -> None:
         if self.algorithm is None:

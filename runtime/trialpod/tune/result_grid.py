@@ -15,7 +15,16 @@ from trialpod.tune.result import (
     frame_of,
     unknown_metric,
 )
-from trialpod.tune.results import Scope, best_index, best_row, check_scope, metrics_of, read_rows
+from trialpod.tune.results import (
+    RepeatStatistics,
+    Scope,
+    best_index,
+    best_row,
+    check_scope,
+    metrics_of,
+    read_rows,
+    repeat_statistics,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,6 +124,9 @@ class ResultGrid(Sequence[Result]):
     ) -> Result:
         """Return the result of the best trial; the first of equals.
 
+        Where the best configs were repeated (`TuneConfig(repeats=...)`) and the last results are compared, it is the
+        trial whose repeats have the best mean, see `get_repeats`.
+
         Args:
             metric: what to compare ("a/b" for nested metrics); None takes the experiment's.
             mode: "max" or "min"; None takes the experiment's.
@@ -142,6 +154,20 @@ class ResultGrid(Sequence[Result]):
         if best is None:
             raise self._nothing_best(where, metric, measured)
         return self[best]
+
+    def get_repeats(self, metric: str | None = None) -> dict[str, RepeatStatistics]:
+        """Return mean, spread and number of the best configs' repeats, by trial id; see `TuneConfig(repeats=...)`.
+
+        Args:
+            metric: None takes the experiment's.
+
+        Raises:
+            InvalidInputError: there is no metric.
+        """
+        metric = metric or self._outcome.metric
+        if not metric:
+            raise InvalidInputError("ResultGrid.get_repeats(): no metric; pass metric=... here, or to TuneConfig")
+        return repeat_statistics(self._outcome.trials, metric)
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
         """Return one row for each trial, as a pandas DataFrame; with a filter, for each that reported something.

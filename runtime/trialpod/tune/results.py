@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trialpod.errors import InvalidInputError, StorageError, nearest
+from trialpod.tune.plugins.repeats import source_of
 
 if TYPE_CHECKING:
     from trialpod.storage.base import Storage
@@ -152,12 +154,19 @@ def best_index(
     """Return the place of the best trial, the first of equals, and whether any trial has reported the metric."""
     best: tuple[float, int] | None = None
     measured = False
+    trials = list(trials)
+    ids = {trial.trial_id for trial in trials}
+    means = {trial_id: each.mean for trial_id, each in repeat_statistics(trials, metric).items()}
     for index, trial in enumerate(trials):
+        if source_of(trial.trial_id, ids) is not None:
+            continue
         values = reported(trial, metric, scope)
         measured = measured or bool(values)
         if finite_only and scope == "last" and values and not math.isfinite(values[0]):
             latest, _ = latest_finite(read_rows(trial.path), metric)
             values = [] if latest is None else [latest]
+        if means and scope == "last":
+            values = [means[trial.trial_id]] if trial.trial_id in means else []
         value = score(values, scope, mode, finite_only=finite_only)
         if value is None:
             continue
@@ -165,6 +174,36 @@ def best_index(
         if best is None or rank > best[0]:
             best = (rank, index)
     return (best[1] if best is not None else None), measured
+
+
+class RepeatStatistics(NamedTuple):
+    """What the repeats of a config showed: trials that run it once more, from the start.
+
+    Attributes:
+        mean: of their last values.
+        spread: their sample standard deviation; None of a single one.
+        number: how many they are.
+    """
+
+    mean: float
+    spread: float | None
+    number: int
+
+
+def repeat_statistics(trials: Iterable[TrialOutcome], metric: str) -> dict[str, RepeatStatistics]:
+    """Return what repeats showed, by the id of the trial that they repeat; failed ones are left out."""
+    trials = list(trials)
+    ids = {trial.trial_id for trial in trials}
+    values: dict[str, list[float]] = {}
+    for trial in trials:
+        source = source_of(trial.trial_id, ids)
+        if source is not None and trial.status == "TERMINATED":
+            values.setdefault(source, []).extend(filter(math.isfinite, reported(trial, metric, "last")))
+    return {
+        source: RepeatStatistics(statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else None, len(each))
+        for source, each in values.items()
+        if each
+    }
 
 
 def reported(trial: TrialOutcome, metric: str, scope: str) -> list[float]:

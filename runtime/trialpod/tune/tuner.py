@@ -418,6 +418,7 @@ class Tuner:
             time_budget_s=seconds(tuning.time_budget_s),
             max_trial_hours=tuning.max_trial_hours,
             max_gpu_hours=tuning.max_gpu_hours,
+            repeats=tuning.repeats,
             stop_when_not_worth=tuning.stop_when_not_worth,
             seed=tuning.seed,
             algorithm=tuning.algorithm,

@@ -22,6 +22,7 @@ from trialpod_operator.engine import accounting, events
 from trialpod_operator.engine.actions import ExperimentFinished, StartAttempt, TrialCreated
 from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.settings import RepeatRules
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED
 
 SCHEDULERS = ("fifo", "asha", "auto", "auto", "slices", "sliced asha", "population", "population", "population")
@@ -81,6 +82,7 @@ class Experiment(RuleBasedStateMachine):
         max_trial_hours=st.sampled_from((None, None, None, 0.05)),
         max_gpu_hours=st.sampled_from((None, None, None, 0.02)),
         plans_budget=st.booleans(),
+        repeats=st.sampled_from((None, None, RepeatRules(top=2, times=1), RepeatRules(top=1, times=2))),
         stop_when_not_worth=st.sampled_from((None, None, 0.01, 100.0)),
     )
     def begin(self, kind: str, at_once: int | None, stopper: str, budget: float | None, **spec: Any) -> None:

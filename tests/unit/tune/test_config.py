@@ -66,6 +66,9 @@ def test_arguments_can_be_positional_in_rays_order() -> None:
         (lambda: TuneConfig(max_trial_hours=0), "max_trial_hours", "0"),
         (lambda: TuneConfig(max_gpu_hours=float("inf")), "max_gpu_hours", "inf"),
         (lambda: TuneConfig(max_gpu_hours="2h"), "max_gpu_hours", "2h"),  # type: ignore[arg-type]
+        (lambda: TuneConfig(metric="a", repeats={"top": 1}), "repeats", "{'top': 1}"),
+        (lambda: TuneConfig(metric="a", repeats={"top": 1, "times": 0}), "repeats", "0"),
+        (lambda: TuneConfig(metric="a", stop_when_not_worth=0), "stop_when_not_worth", "0"),
         (lambda: TuneConfig(time_budget_s="2h"), "time_budget_s", "2h"),  # type: ignore[arg-type]
         (lambda: TuneConfig(trial_name_creator="x"), "trial_name_creator", "x"),  # type: ignore[arg-type]
     ],

@@ -17,6 +17,7 @@ import msgspec
 from trialpod_operator.api.status_models import (
     BestTrial,
     BudgetStatus,
+    RepeatsStatus,
     ResourceHours,
     TrialCounts,
     TuneExperimentStatus,
@@ -36,10 +37,10 @@ from trialpod_operator.cluster.status.conditions import (
     observe_trial,
     update_conditions,
 )
-from trialpod_operator.display.engine_view import best_trial
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.reasons import describe_decision
+from trialpod_operator.engine.repeats import winner
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 
@@ -226,7 +227,7 @@ def _counts(engine: Engine) -> TrialCounts:
     counts = engine.state.counts
     starting = sum(map(is_starting, engine.state.running_trials()))
     done = counts.get(TERMINATED, 0) + counts.get(ERROR, 0)
-    total = engine.search.total
+    total = engine.total
     return TrialCounts(
         pending=counts.get(PENDING, 0) + starting,
         starting=starting,
@@ -279,7 +280,7 @@ def _budget(engine: Engine) -> BudgetStatus | None:
 
 
 def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> BestTrial | None:
-    best = best_trial(engine)
+    best, evaluation = winner(engine.state)
     if best is None:
         return None
     checkpoint = best.checkpoint
@@ -289,6 +290,13 @@ def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> B
         trial_id=best.trial_id,
         value=format_value(best.value) or "",
         iteration=max(0, best.iteration if best.value_iteration is None else best.value_iteration),
+        repeats=None
+        if evaluation is None
+        else RepeatsStatus(
+            mean=format_value(evaluation.mean) or "",
+            spread=format_value(evaluation.spread),
+            number=evaluation.number,
+        ),
         params=bounded(best.shown_config, MAX_BEST_PARAMS),
         checkpoint=uri,
     )

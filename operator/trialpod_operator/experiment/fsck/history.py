@@ -379,10 +379,11 @@ class _Account:
             )
 
     def _note_starts(self, event: events.AnyEvent, choices: Choices, actions: Sequence[Action]) -> None:
-        for created in self.engine.choices.created:
-            if created.trial_id in self.facts:
-                self._error("trial", "the trial was created twice", created.trial_id)
-            self.facts[created.trial_id] = Facts(created.trial_id)
+        created = [each.trial_id for each in self.engine.choices.created]
+        for trial_id in (*created, *(each.trial_id for each in self.engine.choices.repeats)):
+            if trial_id in self.facts:
+                self._error("trial", "the trial was created twice", trial_id)
+            self.facts[trial_id] = Facts(trial_id)
         for trial_id in choices.started:
             facts = self.facts.get(trial_id)
             if facts is None:
@@ -483,7 +484,7 @@ class _Account:
 
 def _choices(choices: Choices) -> bytes:
     """Return what was chosen, to be compared."""
-    chosen = (choices.verdicts, choices.created, choices.commands, choices.started)
+    chosen = (choices.verdicts, choices.created, choices.commands, choices.started, choices.repeats)
     return _encoder.encode((*chosen, choices.stop_all, choices.stop_all_at, choices.failure))
 
 
