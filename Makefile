@@ -41,8 +41,8 @@ $(UI_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/s
 	$(UI_VENV)/bin/uv pip install --quiet --python $(UI_VENV)/bin/python --override tools/search_overrides.txt --group ui
 	touch $@
 
-demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
-	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo $(DEMO_ARGS)
+demo: $(VENV)/$(STAMP) ## Tune a real model on this machine: a live table, and a page in the browser (under two minutes)
+	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo --ui $(DEMO_ARGS)
 
 test: announced lint test-fast ## Lint, types, and the fast tests (about eight minutes on two cores)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from trialpod_operator.api.models import TuneExperiment
     from trialpod_operator.experiment.plan import ExperimentPlan
     from trialpod_operator.local.trial_output import FollowedTrials
+    from trialpod_operator.ui.beside import PageBeside
 
 DEFAULT_STORAGE = "trialpod-results"
 
@@ -58,6 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
                         help="show what this trial prints while it runs: its number, its id, or all (the default of "
                         "scripts, and of manifests with -v)")  # fmt: skip
+    parser.add_argument("--ui", action="store_true",
+                        help="serve the page beside the run and print its link, as `trialpod ui` does; in a "
+                        "terminal it stays until Ctrl-C")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per event, for programs")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the summary")
 
@@ -141,10 +146,28 @@ def _run_manifest(args: argparse.Namespace) -> int:
         ways=command_ways(command, "numSamples, the time budgets, maxConcurrentTrials, failurePolicy"),
         follow=follow,
     )
-    outcome = run_experiment(plan, directory, display, options)
-    warn_of_missing(follow)
-    write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
+    with _page(args, directory.parent, directory) as page:
+        outcome = run_experiment(plan, directory, display, options)
+        warn_of_missing(follow)
+        write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
+        if page is not None and not outcome.interrupted:
+            page.stay()
     return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
+
+
+@contextlib.contextmanager
+def _page(args: argparse.Namespace, root: Path, location: Path) -> Iterator[PageBeside | None]:
+    """Print the link of the page, served meanwhile where that was asked for."""
+    from trialpod_operator.ui.beside import PageBeside, print_link
+
+    silent = args.json or args.quiet
+    if args.ui:
+        with PageBeside(root, location, sys.stderr if silent else sys.stdout) as page:
+            yield page
+        return
+    if not silent:
+        print_link(str(location), sys.stdout)
+    yield None
 
 
 _SHOWN_TRIALS = 5
@@ -176,7 +199,8 @@ def _show_command_lines(experiment: TuneExperiment, folder: Path) -> int:
 
 
 def _run_script(args: argparse.Namespace) -> int:
-    from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, RunCommand
+    from trialpod.storage.registry import local_folder
+    from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, EXIT_INTERRUPTED, RunCommand
     from trialpod_operator.local import backend
     from trialpod_operator.local.trial_output import FollowedTrials
 
@@ -210,12 +234,16 @@ def _run_script(args: argparse.Namespace) -> int:
         retry_trials=args.retry_trial,
     )
     backend.script_run = state
-    failed = (run_module if args.module else run_file)(args.file, args.args)
-    warn_of_missing(state.follow)
-    if failed:
-        return EXIT_FAILED
-    if not state.statuses:
-        print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
+    root = local_folder(os.environ[variables.STORAGE]) or Path(os.environ[variables.WORK_DIR]).expanduser()
+    with _page(args, root, root) as page:
+        failed = (run_module if args.module else run_file)(args.file, args.args)
+        warn_of_missing(state.follow)
+        if failed:
+            return EXIT_FAILED
+        if not state.statuses:
+            print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
+        elif page is not None and EXIT_INTERRUPTED not in state.statuses:
+            page.stay()
     return max(state.statuses, default=EXIT_FINE)
 
 

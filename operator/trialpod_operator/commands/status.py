@@ -123,12 +123,15 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.events import changes
     from trialpod_operator.display.summary import EXIT_FAILED, EXIT_INTERRUPTED, exit_status, summarize
+    from trialpod_operator.ui.beside import print_link
     from trialpod_operator.view.reading import INTERRUPTED, RUNNING, live_view
 
     display = choose_display(sys.stdout, json=json, verbose=verbose)
     rows: dict[str, TrialRow] = {}
     try:
         view, _ = live_view(location, rows=display.rows)
+        if not json and verbose >= 0:
+            print_link(location, sys.stdout)
         display.start(view)
         while True:
             whole, _ = live_view(location, rows=None)

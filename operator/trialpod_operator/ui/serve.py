@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from trialpod.errors import InvalidInputError
 from trialpod_operator.ui.access import Actions, Experiments, Sessions, allowed_hosts
 from trialpod_operator.ui.app import Server
+from trialpod_operator.ui.running_pages import PageFile
 
 LOOPBACK = "127.0.0.1"
 
@@ -39,13 +40,14 @@ def page_of(experiments: Experiments, actions: Actions | None = None, *, optuna:
     return made
 
 
-def serve(app_of: AppOf, *, port: int = 0, at: str = "", announce: Callable[[str], None]) -> None:
+def serve(app_of: AppOf, *, port: int = 0, at: str = "", place: str = "", announce: Callable[[str], None]) -> None:
     """Serve an application to browsers of this machine.
 
     Args:
         app_of: makes it.
         port: of 127.0.0.1; 0 chooses a free one.
         at: what of it the link opens, as "#/e/NAME".
+        place: the folder or URI that it shows, by which other commands of this user find the link; "": by none.
         announce: called with each link that opens a session.
 
     Raises:
@@ -62,17 +64,26 @@ def serve(app_of: AppOf, *, port: int = 0, at: str = "", announce: Callable[[str
         ) from error
     bound = int(listener.getsockname()[1])
 
-    def link(token: str) -> str:
-        return f"http://{LOOPBACK}:{bound}/?token={token}{at}"
+    page = PageFile(place) if place else None
 
-    sessions = Sessions(lambda token: announce(link(token)))
+    def publish(token: str) -> None:
+        link = f"http://{LOOPBACK}:{bound}/?token={token}"
+        if page is not None:
+            page.write(link)
+        announce(link + at)
+
+    sessions = Sessions(publish)
     app, end_streams = app_of(sessions, allowed_hosts(bound))
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
     )
-    running = PageServer(config, end_streams, lambda: announce(link(sessions.token)))
-    with listener:
-        running.run(sockets=[listener])
+    running = PageServer(config, end_streams, lambda: publish(sessions.token))
+    try:
+        with listener:
+            running.run(sockets=[listener])
+    finally:
+        if page is not None:
+            page.close()
 
 
 class PageServer(uvicorn.Server):
