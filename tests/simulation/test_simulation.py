@@ -159,6 +159,17 @@ def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
     holds(placed_plan_of(21124))
 
 
+def test_stopped_operator_claims_no_place_of_what_was_deleted() -> None:
+    faults = (
+        Fault("API away", 0.003, 1.247, 0.7862),
+        Fault("operator paused", 0.073, 0.244, 0.2988),
+        Fault("operator paused", 2.341, 6.74, 0.3529),
+        Fault("experiment deleted", 8.594, 37.064, 0.3057),
+        Fault("operator paused", 25.991, 15.464, 0.4676),
+    )
+    holds(placed_plan_of(1795474836).with_faults(faults))
+
+
 def test_a_seed_is_the_same_run_each_time() -> None:
     for seed in (2, 9):
         first, second = simulate(plan_of(seed)), simulate(plan_of(seed))

@@ -8,8 +8,9 @@ time; it never runs concurrently for one experiment, and nothing else changes th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from trialpod.protocol.messages import (
     AttemptEnd,
     CredentialsAnswer,
 )
-from trialpod.storage.base import StorageCredentialsError, StorageDeniedError, StorageUnavailableError
+from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.registry import open_storage
 from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.api.models import TuneExperiment
@@ -67,7 +68,7 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError
-from trialpod_operator.experiment.stored import replace_stored
+from trialpod_operator.experiment.stored import release_claim, replace_stored
 from trialpod_operator.reports.service import Caller, Served
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ COMMIT_TIMEOUT_S = 5.0
 FINISH_TIMEOUT_S = 10.0
 """Maximum time to wait for a storage to take the last snapshot of an experiment that has finished."""
 
+CLAIM_CHECK_S = 10.0
+"""Maximum time that an operator which is being closed takes to look whether what it has just opened was deleted."""
 
 RETRY_S = 10.0
 """Poll interval of what somebody has to correct outside of the watched objects."""
@@ -510,7 +513,7 @@ class ExperimentController:
             storage = open_storage(place.uri, patient)
             return DurableExperiment.open(plan, directory, storage, services.clock)
 
-        durable = await asyncio.get_running_loop().run_in_executor(None, opening)
+        durable = await self._open_in_thread(experiment, opening, lambda: open_storage(place.uri, patient))
         try:
             if begun and durable.engine.state.settings is None:
                 raise StorageEmptiedError(place.uri, self._again)
@@ -558,6 +561,56 @@ class ExperimentController:
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
+
+    async def _open_in_thread(
+        self,
+        experiment: TuneExperiment,
+        opening: Callable[[], DurableExperiment],
+        location: Callable[[], Storage],
+    ) -> DurableExperiment:
+        """Open the stored experiment; its claim of the location stays only while the TuneExperiment is there.
+
+        An operator that was stopped between seeing the object and the claim may come after its deletion, which found
+        nothing to delete. So the object is looked for after the claim, also when this operator is being closed:
+        whoever deletes it from then on finds the claim.
+        """
+        thread = asyncio.get_running_loop().run_in_executor(None, opening)
+        try:
+            durable = await asyncio.shield(thread)
+            await self._release_late_claim(experiment, durable, location)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TrialpodError, OSError, TimeoutError):
+                async with asyncio.timeout(CLAIM_CHECK_S):
+                    durable = await thread
+                    durable.close()
+                    await self._release_late_claim(experiment, durable, location)
+            raise
+        except BaseException:
+            if thread.done() and thread.exception() is None:
+                thread.result().close()
+            raise
+        return durable
+
+    async def _release_late_claim(
+        self, experiment: TuneExperiment, durable: DurableExperiment, location: Callable[[], Storage]
+    ) -> None:
+        """Release the location of an experiment that has not begun and whose TuneExperiment was deleted meanwhile.
+
+        Raises:
+            NotReadyError: it was, and the claim is gone.
+        """
+        storage = experiment.spec.storage
+        deletes = storage is not None and storage.deletion_policy == "Delete"
+        if not deletes or durable.engine.state.settings is not None:
+            return
+        found = await self._services.kube.get(paths.experiments(self._namespace), self._name)
+        # Another object of this name may use the claim by now.
+        if found is not None and (
+            found["metadata"].get("uid") != self.uid or not found["metadata"].get("deletionTimestamp")
+        ):
+            return
+        await asyncio.get_running_loop().run_in_executor(None, lambda: release_claim(location()))
+        raise NotReadyError(f"{self.key} was deleted before it began")
 
     @property
     def _again(self) -> str:

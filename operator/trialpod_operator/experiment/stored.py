@@ -6,6 +6,7 @@ with another one can be distinguished from a mere change of budget.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -115,6 +116,17 @@ def replace_stored(storage: Storage, document: dict[str, Any]) -> None:
         storage.write_if(EXPERIMENT_KEY, data, version)
     except ConditionalWriteUnsupportedError:
         storage.write(EXPERIMENT_KEY, data)
+
+
+def release_claim(storage: Storage) -> None:
+    """Delete the file from a location where nothing else is stored.
+
+    Raises:
+        StorageError: the storage cannot be reached.
+    """
+    with contextlib.closing(storage):
+        if set(storage.sample_keys(limit=2)) == {EXPERIMENT_KEY}:
+            storage.delete(EXPERIMENT_KEY)
 
 
 def _encoded(document: dict[str, Any]) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from cluster_world import Play, World
 from memory_storage import unavailable
 from virtual_time import until
@@ -118,3 +120,46 @@ def test_without_any_keys_it_is_given_up_soon(play: Play) -> None:
         assert world.storage.values
 
     play(scenario)
+
+
+class TestDeletedBeforeItsFirstWrite:
+    """An operator that was stopped for long claims a place whose experiment another one has deleted meanwhile."""
+
+    def delete_at_claim(self, world: World, then: Callable[[], object]) -> list[str]:
+        def before(name: str, key: str) -> None:
+            if key.endswith("experiment.json") and "write" in name and not deleted:
+                deleted.append(key)
+                world.api.remove(world.experiment)
+                then()
+
+        deleted: list[str] = []
+        world.storage.before = before
+        return deleted
+
+    @pytest.mark.parametrize("closed", [False, True], ids=["at work", "being closed"])
+    def test_operator_releases_its_claim(self, play: Play, closed: bool) -> None:
+        async def scenario(world: World) -> None:
+            tasks: list[asyncio.Task[Any]] = []
+            replace = lambda: tasks.append(asyncio.create_task(world.replace_operator()))  # noqa: E731
+            claimed = self.delete_at_claim(world, replace if closed else lambda: None)
+            await world.apply(storage=STORAGE)
+            await until(lambda: not world.experiment)
+            await asyncio.sleep(10.0)
+            await asyncio.gather(*tasks)
+            assert claimed
+            assert world.storage.values == {}
+            assert not world.api.all("tunetrials")
+
+        play(scenario)
+
+    def test_new_experiment_of_that_name_keeps_it(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            tasks: list[asyncio.Task[None]] = []
+            again = lambda: tasks.append(asyncio.create_task(world.apply(storage=STORAGE)))  # noqa: E731
+            self.delete_at_claim(world, again)
+            await world.apply(storage=STORAGE)
+            await until(lambda: bool(tasks) and bool(world.experiment))
+            await world.until_over()
+            world.check_results()
+
+        play(scenario)
