@@ -17,7 +17,7 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
-	format lock bench bench-scale chaos-cluster docs site release sbom soak chaos minio clean bench-quality
+	format lock bench bench-scale chaos-cluster site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,9 +130,6 @@ test-addons: cluster ## Run the cluster tests that need other projects' programs
 	@tools/build_go promtool > /dev/null
 	$(BIN)/pytest -q -p no:xdist tests/unit/chart
 	tools/cluster/exec $(BIN)/pytest -m addon -p no:xdist tests/cluster $(CLUSTER_ARGS)
-
-docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstrings, to build/api
-	$(BIN)/python tools/make_api_docs
 
 site: $(VENV)/$(STAMP) ## Build the documentation as a site in build/site; a broken link fails
 	@tools/make_site
