@@ -206,12 +206,12 @@ class World:
         return ssl_context(rotation.data[SERVER_CERTIFICATE], rotation.data[SERVER_KEY])
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(90)
 
     def close(self) -> None:
         self.call(self.server.close(grace_s=0.1))
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join()
         self._loop.close()
 
     @property

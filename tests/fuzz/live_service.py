@@ -127,7 +127,7 @@ class LiveService:
 
     def call(self, work: Any) -> Any:
         """Await something in the service's thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(90)
 
     def within(self, function: Any) -> Any:
         """Call something in the service's thread."""
@@ -143,7 +143,7 @@ class LiveService:
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.settimeout(10.0)
+        client.settimeout(60.0)
         client.connect(self.path)
         return client
 

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 MARK = "TRIALPOD_TEST_MARK"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 100.0
 TRIALPOD = [str(Path(sys.executable).with_name("trialpod"))]
 
 
@@ -201,7 +201,7 @@ class Shell:
                         found[int(entry)] = b" ".join(words).decode(errors="replace")
         return found
 
-    def wait_until_all_gone(self, timeout_s: float = 10.0) -> None:
+    def wait_until_all_gone(self, timeout_s: float = 60.0) -> None:
         """Return when no process of this test is left; fail if one stays."""
         deadline = time.monotonic() + timeout_s
         while left := self.processes():

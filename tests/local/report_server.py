@@ -78,7 +78,7 @@ class ReportServer:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.disconnect()
-        self._accepting.join(5)
+        self._accepting.join()
         for thread in self._threads:
             thread.join(5)
 
@@ -90,7 +90,7 @@ class ReportServer:
             except OSError:
                 continue
 
-    def wait(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
+    def wait(self, condition: Callable[[], bool], timeout: float = 90.0) -> None:
         """Wait until `condition` holds, judged after every call."""
         with self.changed:
             assert self.changed.wait_for(condition, timeout), (self.results, self.ends, self.requests[-3:])
@@ -116,6 +116,8 @@ class ReportServer:
                     if name.lower() == b"content-length":
                         length = int(value)
                 body = stream.read(length)
+                if len(body) < length or line == b"":
+                    return  # the client was killed in the middle
                 path = first.split()[1].decode()
                 answer = self._answer(path, body)
                 if path.endswith("/assignment"):

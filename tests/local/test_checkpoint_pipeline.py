@@ -129,7 +129,7 @@ def test_a_report_returns_before_its_checkpoint_is_committed(world: World) -> No
     assert [info.name for info in world.server.checkpoints] in ([], ["checkpoint_000000"])
     assert "checkpoint_000001" not in world.committed()
     world.gate.touch()
-    assert process.wait(30) == 0
+    assert process.wait(90) == 0
     assert [info.iteration for info in world.server.checkpoints] == [1, 3]
     assert world.server.ends[-1].cause == "completed"
     assert world.committed() == ["checkpoint_000000", "checkpoint_000001"]
@@ -144,7 +144,7 @@ def test_kill_in_mid_commit_leaves_the_previous_checkpoint(world: World) -> None
     world.gate.touch()
     known = list(world.server.checkpoints)
     process = world.start(FUNCTION, {"to": 3, "save": [2]}, attempt=2, checkpoints=known, next_checkpoint_index=1)
-    assert process.wait(30) == 0
+    assert process.wait(90) == 0
     assert world.steps() == [0, 1, 2, 3, 4, 1, 2]
     assert world.committed() == ["checkpoint_000000", "checkpoint_000001"]
     assert not list(world.trial_dir.glob(".trialpod-staging-*"))
@@ -155,7 +155,7 @@ def test_the_rules_are_applied_in_the_background_too(world: World) -> None:
     process = world.start(
         FUNCTION, {"to": 6, "save": list(range(6))}, checkpoint_rules=CheckpointRules(num_to_keep=2)
     )
-    assert process.wait(30) == 0
+    assert process.wait(90) == 0
     assert world.committed() == ["checkpoint_000004", "checkpoint_000005"]
     assert world.server.deleted == [f"checkpoint_{index:06d}" for index in range(4)]
 
@@ -166,7 +166,7 @@ def test_store_slower_than_grace_keeps_previous_checkpoint(world: World, grace_s
     world.server.wait(lambda: len(world.server.checkpoints) == 1)
     process.send_signal(signal.SIGTERM)
     started = time.monotonic()
-    assert process.wait(grace_s) == 0
+    assert process.wait(grace_s + 30.0) == 0  # the store never opens; the rest is the machine's
     assert time.monotonic() - started > 0.5 * grace_s  # it used the time that it had
     end = world.server.ends[-1]
     assert (end.cause, end.retry) == ("preempted", True)
@@ -181,7 +181,7 @@ def test_store_within_grace_has_the_last_checkpoint(world: World) -> None:
     process.send_signal(signal.SIGTERM)
     world.server.wait(lambda: world.steps()[-1:] == [99])
     world.gate.touch()
-    assert process.wait(15) == 0
+    assert process.wait(60) == 0
     assert (world.server.ends[-1].cause, world.server.ends[-1].error) == ("preempted", "")
     assert world.committed() == ["checkpoint_000000", "checkpoint_000001"]
 
@@ -191,7 +191,7 @@ def test_a_class_trainable_loses_no_step_when_it_is_taken_away(world: World) -> 
     process = world.start(CLASS)
     world.server.wait(lambda: len(world.server.results) >= 2)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(90) == 0
     counts = [result["count"] for result in world.server.results]
     (info,) = world.server.checkpoints
     assert info.metrics["count"] == counts[-1]
@@ -202,6 +202,6 @@ def test_a_class_trainable_loses_no_step_when_it_is_taken_away(world: World) -> 
         next_checkpoint_index=1,
         stop_rules=[StopRule("count", counts[-1] + 2.0)],
     )
-    assert process.wait(20) == 0
+    assert process.wait(90) == 0
     counts = [result["count"] for result in world.server.results]
     assert counts == list(range(1, len(counts) + 1))

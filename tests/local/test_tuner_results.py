@@ -201,8 +201,8 @@ class TestTimeBudget:
             print("took", time.monotonic() - begun)
             """,
         )
-        done = shell.python("script.py", timeout_s=60)
+        done = shell.python("script.py", timeout_s=100)
         assert done.returncode == 0, done.stderr
         assert "the time budget of 1 s is used up; waiting for 1 trial to report" in done.stdout
         took = next(line for line in done.stdout.splitlines() if line.startswith("took"))
-        assert float(took.split()[1]) < 1 + 10 + 5
+        assert float(took.split()[1]) < 50  # the trial sleeps for 60 s

@@ -17,7 +17,7 @@ from fake_api import FakeApi, Object
 
 from trialpod_operator.api.api_errors import ApiError
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 # Namespaces and definitions are for kopf, which finds out whether the server has them.
 _KINDS = {
     "/api/v1": {

@@ -15,7 +15,7 @@ from trialpod_operator.cluster.background_removal import remove_in_background
 def _wait() -> None:
     for thread in threading.enumerate():
         if thread.name == "trialpod-scrap":
-            thread.join(10.0)
+            thread.join(60.0)
 
 
 def _folder(path: Path) -> Path:

@@ -65,7 +65,7 @@ def trusts(folder: Path, ca: bytes, server: Rotation, host: str = "127.0.0.1") -
     stopping: list[asyncio.Event] = []
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    ready.wait(10)
+    assert ready.wait(60)
     connection = Connection(f"https://{host}:{ports[0]}", ca_file=str(folder / "ca.crt"))
     try:
         return connection.post("/", b"") == (200, b"hi")
@@ -76,7 +76,7 @@ def trusts(folder: Path, ca: bytes, server: Rotation, host: str = "127.0.0.1") -
     finally:
         connection.close()
         loop.call_soon_threadsafe(stopping[0].set)
-        thread.join(10)
+        thread.join()
         loop.close()
 
 

@@ -86,7 +86,7 @@ def test_a_standby_is_ready_only_where_several_are_wanted(standby: bool) -> None
         assert process.readiness()[0] is False, "it has no certificates yet"
         kube.faults.append(note)
         running = asyncio.ensure_future(process.run())
-        await asyncio.wait_for(lease_read.wait(), 20.0)
+        await asyncio.wait_for(lease_read.wait(), 60.0)
         ready, why = process.readiness()
         assert ready is standby
         assert "another operator is the leader" in why

@@ -19,7 +19,7 @@ from fake_api_http import HttpApi
 
 from trialpod_operator.cluster import kube as paths
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 POLL_S = 0.05
 
 pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]

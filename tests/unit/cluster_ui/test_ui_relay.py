@@ -45,7 +45,7 @@ def system(server: ApiServer, tmp_path: Path) -> Iterator[ApiServer]:
     running = _Running(uvicorn.Config(page.server.app(), port=0, log_config=None, lifespan="off"), started)
     thread = threading.Thread(target=running.run)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(60)
     server.forwards[f"{PLACE}/pods/ui-0/portforward", "8080"] = running.servers[0].sockets[0].getsockname()[1]
     yield server
     running.should_exit = True

@@ -95,5 +95,5 @@ def results(trial_id: str, first: int, *scores: float) -> ResultsReceived:
     return ResultsReceived(trial_id=trial_id, attempt=1, first=first, results=encoded)
 
 
-async def within(awaitable: Awaitable[object], seconds: float = 20.0) -> None:
+async def within(awaitable: Awaitable[object], seconds: float = 60.0) -> None:
     await asyncio.wait_for(asyncio.ensure_future(awaitable), seconds)  # type: ignore[arg-type]

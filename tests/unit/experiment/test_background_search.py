@@ -46,7 +46,7 @@ from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.records import RecordedSearch, decode_record
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Remembering(SearchAlgorithm):

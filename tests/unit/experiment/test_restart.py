@@ -106,7 +106,7 @@ class Operator(Shell):
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:
-        assert await self.durable.finish(10.0) is None
+        assert await self.durable.finish(60.0) is None
         self.durable.close()
 
     async def die(self) -> None:

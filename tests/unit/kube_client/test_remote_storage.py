@@ -136,7 +136,7 @@ class TestRefusals:
         began = time.monotonic()
         with pytest.raises(remote_storage.DeskStorageError) as caught:
             opened()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         return str(caught.value)
 
     @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,16 +23,14 @@ def serving(folder: Path, *conversations: list[bytes]) -> Iterator[str]:
 
     def serve() -> None:
         for answers in conversations:
-            connection, _ = listener.accept()
-            with connection:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # the test is over
+            with connection, contextlib.suppress(OSError):
                 for answer in answers:
-                    request = b""
-                    while b"\r\n\r\n" not in request:
-                        request += connection.recv(65536)
-                    head, _, body = request.partition(b"\r\n\r\n")
-                    length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
-                    while len(body) < length:
-                        body += connection.recv(65536)
+                    if not read_request(connection):
+                        break
                     connection.sendall(answer)
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -39,8 +38,25 @@ def serving(folder: Path, *conversations: list[bytes]) -> Iterator[str]:
     try:
         yield f"unix:{folder / 's'}"
     finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
         listener.close()
-        thread.join(5)
+
+
+def read_request(connection: socket.socket) -> bool:
+    """Read one request; return whether all of it came before the client hung up."""
+    request = b""
+    while b"\r\n\r\n" not in request:
+        if not (data := connection.recv(65536)):
+            return False
+        request += data
+    head, _, body = request.partition(b"\r\n\r\n")
+    left = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]) - len(body)
+    while left > 0:
+        if not (data := connection.recv(65536)):
+            return False
+        left -= len(data)
+    return True
 
 
 def ok(body: bytes) -> bytes:
@@ -129,19 +145,21 @@ def test_trickling_server_is_given_up_after_the_timeout(first: bytes) -> None:
         began = time.monotonic()
         with pytest.raises(TransportError, match=r"did not answer /report within 0.3 s"):
             Connection("http://{}:{}".format(*listener.getsockname())).post("/report", b"x", timeout_s=0.3)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 60.0
     finally:
         given_up.set()
         thread.join(5)
         listener.close()
 
 
-def test_the_time_of_a_call_begins_again_with_each_call(tmp_path: Path) -> None:
+def test_the_time_of_a_call_begins_again_with_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead_s = 0.0
+    monkeypatch.setattr("trialpod.protocol.http.time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s))
     with serving(tmp_path, [ok(b"one"), ok(b"two")]) as address:
-        connection = Connection(address, timeout_s=5.0)
-        assert connection.post("/", b"", timeout_s=0.5) == (200, b"one")
-        time.sleep(0.6)
-        assert connection.post("/", b"", timeout_s=0.5) == (200, b"two")
+        connection = Connection(address, timeout_s=90.0)
+        assert connection.post("/", b"", timeout_s=60.0) == (200, b"one")
+        ahead_s = 61.0
+        assert connection.post("/", b"", timeout_s=60.0) == (200, b"two")
         connection.close()
 
 
@@ -185,11 +203,11 @@ def one_that_says(folder: Path, *pieces: bytes, every_s: float = 0.1) -> Iterato
 
 def test_a_server_that_says_that_it_is_at_work_is_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
-    with one_that_says(tmp_path, *[WORKING] * 20, ok(b"done")) as address:
-        connection = Connection(address, silence_s=1.0)
+    with one_that_says(tmp_path, *[WORKING] * 25, ok(b"done")) as address:
+        connection = Connection(address, silence_s=2.0)
         assert connection.post("/x", b"") == (200, b"done")
         connection.close()
-    assert time.monotonic() - began > 1.5
+    assert time.monotonic() - began > 2.0
 
 
 def test_silent_server_is_given_up_long_before_the_timeout(tmp_path: Path) -> None:
@@ -199,14 +217,14 @@ def test_silent_server_is_given_up_long_before_the_timeout(tmp_path: Path) -> No
         pytest.raises(TransportError, match=r"did not answer /x, nor say that it is at work, for 0.3 s"),
     ):
         Connection(address, silence_s=0.3).post("/x", b"")
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 60.0
 
 
 def test_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
     began = time.monotonic()
     with one_that_says(tmp_path) as address, pytest.raises(TransportError, match=r"nor say that it is at work"):
         Connection(address, silence_s=0.3).post("/x", bytes(8_000_000))
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 60.0
 
 
 @pytest.mark.parametrize("address", ["", "unix:", "ftp://x:1", "http://", "http://host:1/path", "host:80"])

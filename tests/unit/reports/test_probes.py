@@ -13,7 +13,7 @@ def broken() -> tuple[bool, str]:
     raise ValueError("oops")
 
 
-def serve(work: Callable[[str, int], Awaitable[None]], timeout_s: float = 5.0) -> None:
+def serve(work: Callable[[str, int], Awaitable[None]], timeout_s: float = 60.0) -> None:
     async def main() -> None:
         server = ProbeServer(
             {
@@ -24,7 +24,7 @@ def serve(work: Callable[[str, int], Awaitable[None]], timeout_s: float = 5.0) -
             timeout_s=timeout_s,
         )
         host, port = await server.start("127.0.0.1", 0)
-        await asyncio.wait_for(work(host, port), 20)
+        await asyncio.wait_for(work(host, port), 60)
         await server.close()
 
     asyncio.run(main())

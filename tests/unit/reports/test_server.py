@@ -61,7 +61,7 @@ def serve(folder: Path, handler: Handler, work: Callable[[Service], Awaitable[No
         await server.start_unix(path)
         service = Service(server, path)
         try:
-            await asyncio.wait_for(work(service), 30)
+            await asyncio.wait_for(work(service), 90)
         finally:
             for client in service.clients:
                 client.writer.close()
@@ -505,7 +505,7 @@ def test_a_client_is_told_that_its_request_is_being_worked_on(tmp_path: Path) ->
 
 def test_http_1_0_client_gets_no_interim_response(tmp_path: Path) -> None:
     async def handler(path: str, body: bytes, peer: Peer) -> Answer:
-        await asyncio.wait_for(other.wait(), 20)
+        await asyncio.wait_for(other.wait(), 60)
         return 200, body
 
     async def work(service: Service) -> None:

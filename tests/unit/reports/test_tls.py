@@ -38,7 +38,7 @@ def serve(work: Callable[[ReportServer, int], Awaitable[None]], limits: Limits |
     async def main() -> None:
         server = ReportServer(echo, limits)
         _, port = await server.start_tcp("127.0.0.1", 0, context(MADE))
-        await asyncio.wait_for(work(server, port), 30)
+        await asyncio.wait_for(work(server, port), 90)
         await server.close(grace_s=1)
 
     asyncio.run(main())

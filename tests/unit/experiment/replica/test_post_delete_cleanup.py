@@ -58,7 +58,7 @@ def test_releasing_process_removes_what_came_late(here: Path, storage: MemorySto
     copied = threading.Event()
     replica.start(lambda _: None, lambda _: None, lambda _: copied.set())
     replica.request(1, urgent=True)
-    assert copied.wait(10.0)
+    assert copied.wait(60.0)
     assert storage.list() != []
     replica.abandon()
     replica.close(10.0)

@@ -484,7 +484,7 @@ class Replaced(DirectoryStorage):
     def write_if(self, key: str, data: bytes, version: str | None) -> str:
         if key == "trial_0/result.json" and not self.sending.is_set():
             self.sending.set()
-            assert self.sealed.wait(10.0)
+            assert self.sealed.wait(60.0)
             self.write(key, b'{"loss": 1}\n')
         return super().write_if(key, data, version)
 
@@ -505,10 +505,10 @@ def test_repeatedly_changed_file_does_not_delay_a_snapshot(tmp_path: Path) -> No
     replica.trial_started("trial_0")
     replica.start(lambda _: None, lambda _: None, lambda _: told.set())
     replica.copy_soon("trial_0")
-    assert storage.sending.wait(10.0)
+    assert storage.sending.wait(60.0)
     journal.write_snapshot(b"state after one")
     replica.request(1, urgent=True)
-    assert told.wait(10.0)
+    assert told.wait(60.0)
     assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
     assert replica.close(10.0) is None
 
@@ -534,7 +534,7 @@ def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: Director
     (here / "trial_1" / "result.json").write_text('{"loss": 1}\n{"loss": 2}\n')
     journal.write_snapshot(b"state after one")
     replica.request(1, urgent=True)
-    assert told.wait(10.0)
+    assert told.wait(60.0)
     assert {key for key in written if key.endswith(".json")} == {"trial_1/result.json"}
     assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
     replica.abandon()

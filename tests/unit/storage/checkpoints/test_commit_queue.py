@@ -12,7 +12,7 @@ from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.checkpoints.commit_queue import CommitQueue, size_text
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Gate:
