@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import socket
@@ -205,13 +206,15 @@ def carry_port_forward(handler: BaseHTTPRequestHandler, port: int, target: int) 
         return
 
     def answer() -> None:
-        while data := upstream.recv(30000):
-            send(b"\0" + data[:10], final=False)
-            send(data[10:], opcode=0)
-        send(b"", opcode=8)
+        with contextlib.suppress(OSError):  # The client is gone.
+            while data := upstream.recv(30000):
+                send(b"\0" + data[:10], final=False)
+                send(data[10:], opcode=0)
+            send(b"", opcode=8)
 
+    upstream.settimeout(None)  # The connection ends when one side closes it: a slow machine is no error.
     with upstream:
-        answering = threading.Thread(target=answer)
+        answering = threading.Thread(target=answer, daemon=True)
         answering.start()
         while len(head := handler.rfile.read(2)) == 2 and head[0] & 0x0F != 8:
             length = head[1] & 0x7F
@@ -222,7 +225,8 @@ def carry_port_forward(handler: BaseHTTPRequestHandler, port: int, target: int) 
             if head[0] & 0x0F == 2:
                 assert data[:1] == b"\0"
                 upstream.sendall(data[1:])
-        upstream.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # The other side closed it before.
+            upstream.shutdown(socket.SHUT_RDWR)
         answering.join()
 
 
