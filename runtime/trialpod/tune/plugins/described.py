@@ -8,7 +8,7 @@ its own) has no arguments here, rather than wrong ones.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 
 class RemembersArguments:
@@ -34,6 +34,29 @@ class RemembersArguments:
 
     def __init__(self) -> None:
         """Refuse arguments of classes that take none."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Give copies the arguments, also where the class chooses by ``__getstate__`` what its copies have."""
+        reduced = super().__reduce_ex__(protocol)
+        if (
+            isinstance(reduced, str)
+            or type(self).__getstate__ is object.__getstate__
+            or reduced[0] is not _NEW_OBJECT
+        ):
+            return reduced  # type: ignore[return-value]
+        return _made_again, (type(self), *self._copied_arguments()), *reduced[2:]
+
+    def _copied_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments as copies have them: a class replaces what cannot be copied."""
+        return self._made_with
+
+
+_NEW_OBJECT = object().__reduce_ex__(2)[0]
+"""The function by which pickles make an object without a method of its own."""
+
+
+def _made_again(cls: type[RemembersArguments], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemembersArguments:
+    return cls.__new__(cls, *args, **kwargs)
 
 
 def arguments_of(made: Any) -> dict[str, Any] | None:

@@ -4,11 +4,14 @@ import copy
 import pickle
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, create_scheduler, scheduler_name
 from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, searcher_name
+from trialpod.tune.search.hyperopt_search import HyperOptSearch
+from trialpod.tune.search.optuna import OptunaSearch
 from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, stopper_name
 
 
@@ -29,6 +32,44 @@ def test_copies_know_them_too() -> None:
     assert arguments_of(copy.deepcopy(made)) == {"max_t": 9}
     assert arguments_of(pickle.loads(pickle.dumps(made))) == {"max_t": 9}
     assert "_made_with" not in vars(made)
+
+
+class Depth:
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+
+class Choosy(Own):
+    """Chooses what its copies have."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"width": self.width}
+
+
+def test_copies_of_a_class_that_chooses_their_state_do() -> None:
+    made = Choosy(3, depth=Depth(2))
+    for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(cloudpickle.dumps(made))):
+        assert again.width == 3
+        found = arguments_of(again)
+        assert found is not None
+        assert (found["width"], found["depth"].depth) == (3, 2)
+
+
+def test_copies_of_searchers_of_libraries_do() -> None:
+    optuna = pytest.importorskip("optuna")
+    for made in (
+        OptunaSearch(sampler=optuna.samplers.TPESampler(seed=1), metric="loss", mode="min"),
+        OptunaSearch(storage=optuna.storages.InMemoryStorage(), study_name="kept"),
+        HyperOptSearch(n_initial_points=3),
+    ):
+        arguments = arguments_of(made)
+        assert arguments
+        for again in (copy.deepcopy(made), pickle.loads(cloudpickle.dumps(made))):
+            found = arguments_of(again)
+            assert found is not None
+            assert {name: type(value) for name, value in found.items()} == {
+                name: type(value) for name, value in arguments.items()
+            }
 
 
 def test_what_no_manifest_can_say_is_not_known() -> None:

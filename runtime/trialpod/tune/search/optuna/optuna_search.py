@@ -224,9 +224,14 @@ class OptunaSearch(LibrarySearcher):
 
     def __getstate__(self) -> dict[str, Any]:
         saved = super().__getstate__()
-        if type(saved["_user_storage"]).__name__ == "InMemoryStorage":
-            saved["_user_storage"] = None  # it ends with its process
+        if _ends_with_process(saved["_user_storage"]):
+            saved["_user_storage"] = None
         return saved
+
+    def _copied_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = self._made_with
+        emptied = {name: type(value)() if _ends_with_process(value) else value for name, value in kwargs.items()}
+        return tuple(type(value)() if _ends_with_process(value) else value for value in args), emptied
 
     def _prepare_space(self, space: Any) -> FlatSpace | None:
         return None if callable(space) else super()._prepare_space(space)
@@ -377,6 +382,11 @@ class _NativeSpace:
                 trial.suggest_float(name, made.low, made.high, step=made.step, log=made.log)
             else:
                 trial.suggest_int(name, made.low, made.high, step=made.step, log=made.log)
+
+
+def _ends_with_process(value: Any) -> bool:
+    """Return whether a value is a storage of Optuna's that no other process can open."""
+    return type(value).__name__ == "InMemoryStorage"
 
 
 def _is_native(space: dict[str, Any]) -> bool:
