@@ -2,7 +2,8 @@
 # One image for the operator and for trials that bring no image of their own.
 #
 #   docker build -t trialpod .                                   the operator, and trials without dependencies
-#   docker build -t trialpod --build-arg EXTRAS=operator,examples --target examples .     with scikit-learn and examples
+#   docker build -t trialpod --target examples .                                          with examples/digits
+#   docker build -t trialpod --build-arg EXTRAS=operator,examples --target examples .     and with scikit-learn
 #
 # Runs as any user, without a writable root file system: it writes to /tmp and to what is mounted, nowhere else.
 # The dependencies are a layer of their own, which only a change of theirs recreates: exact versions, checked by their

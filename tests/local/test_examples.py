@@ -59,7 +59,7 @@ def test_the_digits_example_trains_and_checkpoints_a_real_model(tmp_path: Path) 
     accuracy = re.search(r"with accuracy=(0\.\d+)", done.stdout)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.8
-    assert list(tmp_path.glob("digits/*/checkpoint_*/model.pkl"))
+    assert list(tmp_path.glob("digits/*/checkpoint_*/model.json"))
 
 
 def test_the_script_of_a_command_runs(tmp_path: Path) -> None:

@@ -129,6 +129,15 @@ class TestPlain:
         assert ended.returncode == 0, ended.stderr
         every_command(environment)
 
+    def test_runs_the_manifest_of_the_demo(self, wheel: Path, tmp_path: Path) -> None:
+        environment = Environment(tmp_path, str(wheel))
+        less = ("--set", "spec.numSamples=1", "--set", "spec.searchSpace.epochs=3")
+        ended = environment.trialpod(
+            "run", str(ROOT / "examples/digits/experiment.yaml"), *less, "--storage", "results"
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert "2 trials in" in ended.stdout
+
     def test_names_the_extra_of_a_search_algorithm(self, wheel: Path, tmp_path: Path) -> None:
         environment = Environment(tmp_path, str(wheel))
         environment.trialpod("init")
