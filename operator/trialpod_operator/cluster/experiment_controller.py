@@ -572,7 +572,7 @@ class ExperimentController:
 
         An operator that was stopped between seeing the object and the claim may come after its deletion, which found
         nothing to delete. So the object is looked for after the claim, also when this operator is being closed:
-        whoever deletes it from then on finds the claim.
+        a later deletion finds the claim.
         """
         thread = asyncio.get_running_loop().run_in_executor(None, opening)
         try:
@@ -604,7 +604,7 @@ class ExperimentController:
         if not deletes or durable.engine.state.settings is not None:
             return
         found = await self._services.kube.get(paths.experiments(self._namespace), self._name)
-        # Another object of this name may use the claim by now.
+        # Another object of this name may use the claim already.
         if found is not None and (
             found["metadata"].get("uid") != self.uid or not found["metadata"].get("deletionTimestamp")
         ):
