@@ -159,6 +159,16 @@ def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
     holds(placed_plan_of(21124))
 
 
+def test_retry_trains_no_further_than_the_stop_criterion() -> None:
+    """A worker dies right before the head reports the last iteration."""
+    faults = (
+        Fault("node comes back", 4.16, 3.879, 0.7113),
+        Fault("attempt dies", 7.372, 0.024, 0.6435),
+        Fault("operator replaced", 28.27, 0.192, 0.6038),
+    )
+    holds(placed_plan_of(1795471073).with_faults(faults))
+
+
 def test_stopped_operator_claims_no_place_of_what_was_deleted() -> None:
     faults = (
         Fault("API away", 0.003, 1.247, 0.7862),

@@ -164,6 +164,16 @@ class Attempt:
         """
         return self._rules.met(result)
 
+    def is_trained(self, restored: CheckpointInfo) -> bool:
+        """Whether the trial's own checkpoint that was restored belongs to a result which met a stop rule.
+
+        So it is where a worker had failed before rank 0 sent the last result: the attempt counted as failed, and this
+        one has nothing left to train. Another trial's checkpoint is what an exploit trains on from.
+        """
+        assignment = self.assignment
+        foreign = assignment.source_dir or assignment.source_uri
+        return not foreign and self._rules.were_met(restored.metrics)
+
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
         """Send one complete flat result, and commit its snapshot; at a horizon, wait for the decision.
 

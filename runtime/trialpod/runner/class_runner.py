@@ -62,7 +62,8 @@ class ClassRunner:
                 trainable.restore(TrainingResult(Checkpoint(path), info.metrics))
             elif (given := restore_path(cls)) is not None:
                 trainable.restore(Checkpoint(given))
-            outcome = self._loop(trainable)
+            is_trained = found is not None and self._attempt.is_trained(found[0])
+            outcome: Outcome = "completed" if is_trained else self._loop(trainable)
             if outcome in ("completed", "stopped") and (formats := export_formats(cls)):
                 self._attempt.exporting = True
                 trainable.export_model(formats)

@@ -49,6 +49,8 @@ def check_signature(function: Callable[..., Any]) -> None:
 def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[str, Any]) -> Outcome:
     """Run the function to its end and return how the trial is over for this process."""
     found = attempt.restore()
+    if found is not None and attempt.is_trained(found[0]):
+        return "completed"
     given = restore_path(function) if found is None else None
     session = Session(
         attempt.info,

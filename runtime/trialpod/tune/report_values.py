@@ -171,6 +171,11 @@ class StopRules:
                 raise StopRuleError(f"{what}; nothing else ends the trial")
         return False
 
+    def were_met(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether an earlier result, of which these metrics are known, ended the trial."""
+        numbers = ((as_number(metrics.get(key)), limit) for key, limit in self._rules)
+        return any(number is not None and number >= limit for number, limit in numbers)
+
     def _miss(self, key: str, result: dict[str, Any]) -> None:
         if key in self._warned:
             return

@@ -6,8 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from trialpod import tune
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
 from trialpod.runner.attempt import Attempt
+from trialpod.runner.class_runner import ClassRunner
+from trialpod.runner.function_runner import run_function
 from trialpod.runner.preemption import margin_s
 
 
@@ -122,6 +125,49 @@ def test_only_checkpoints_up_to_the_start_are_considered(tmp_path: Path) -> None
     assert found is not None
     assert found[0].name == infos[1].name
     assert (found[1] / "w").read_text() == "x"
+
+
+class TestCheckpointOfTheLastIteration:
+    """A worker failed before rank 0 sent the last result: the retry restores the checkpoint of that result."""
+
+    def retried(self, tmp_path: Path, limit: float, **fields: Any) -> Attempt:
+        source = tmp_path / "source"
+        source.mkdir()
+        (source / "w").write_text("x")
+        first = attempt(Link(), tmp_path)
+        info = first.snapshot(str(source), {"training_iteration": 3, "name": "x"})
+        first.send({"training_iteration": 3}, info, True)
+        first.complete(AttemptEnd(cause="completed"), 1.0)
+        rules = [StopRule("other", 0.0), StopRule("name", 0.0), StopRule("training_iteration", limit)]
+        return attempt(Link(), tmp_path, attempt=2, checkpoint=info, checkpoints=[info], stop_rules=rules, **fields)
+
+    def steps(self, made: Attempt) -> list[int]:
+        class Steps(tune.Trainable):
+            def step(self) -> dict[str, Any]:
+                return {"done": True}
+
+            def save_checkpoint(self, checkpoint_dir: str) -> None: ...
+
+            def load_checkpoint(self, checkpoint: Any) -> None: ...
+
+        assert ClassRunner(made, {}).run(Steps) == "completed"
+        return [result["training_iteration"] for result in made.link.published]  # type: ignore[attr-defined]
+
+    def test_class_takes_no_further_step(self, tmp_path: Path) -> None:
+        assert self.steps(self.retried(tmp_path, 3.0)) == []
+
+    def test_class_trains_on_to_a_raised_limit(self, tmp_path: Path) -> None:
+        assert len(self.steps(self.retried(tmp_path, 4.0))) == 1
+
+    @pytest.mark.parametrize(("limit", "calls"), [(3.0, 0), (4.0, 1)])
+    def test_function_is_not_called_again(self, tmp_path: Path, limit: float, calls: int) -> None:
+        called: list[dict[str, Any]] = []
+        assert run_function(called.append, self.retried(tmp_path, limit), {}) == "completed"
+        assert len(called) == calls
+
+    def test_exploit_trains_on_from_that_of_another_trial(self, tmp_path: Path) -> None:
+        made = self.retried(tmp_path, 3.0, source_dir=str(tmp_path))
+        assert not made.is_trained(made.assignment.checkpoints[0])
 
 
 def test_time_left_counts_down_from_the_first_signal(tmp_path: Path) -> None:
