@@ -10,6 +10,7 @@ other.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 
@@ -85,6 +86,14 @@ class Curve:
             else:
                 self.append(*point)
 
+    def fill(self, xs: Sequence[float], times: Sequence[float], values: Sequence[float]) -> None:
+        """Take in all results of a curve that has none yet; each has the metric."""
+        self.count = len(values)
+        self._numbers = array("q", range(self.count))
+        self._xs, self.times, self._values = array("d", xs), array("d", times), array("d", values)
+        if self.count > MAX_POINTS:
+            self._compress()
+
     def points(self, limit: int = MAX_POINTS) -> tuple[list[float], list[float], list[float]]:
         """Return iterations, times and values of at most `limit` points (at least 4)."""
         kept = self._reduced(max(4, min(limit, MAX_POINTS)))
@@ -133,6 +142,12 @@ def _extremes(numbers: Sequence[int], values: Sequence[float], width: int) -> li
     """Return the places of the first and the last point, and of the smallest and largest value of each bucket."""
     kept: list[int] = [0]
     size, at = len(numbers), 0
+    if numbers[-1] == size - 1 and math.isfinite(sum(values)):  # every result, and each is a finite number
+        for start in range(0, size, width):
+            part = values[start : start + width]
+            low, high = part.index(min(part)), part.index(max(part))
+            kept += (start + min(low, high), start + max(low, high))
+        return sorted({*kept, size - 1})
     while at < size:
         bucket = numbers[at] // width
         low = high = at

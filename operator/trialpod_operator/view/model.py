@@ -8,17 +8,19 @@ Invariants:
 * Results count once: those of a trial are numbered, in the journal and by the lines of its ``result.json``.
 * Every method may be called from any thread.
 
-Curves of 10,000 trials are read from files in the background of `refresh`, as many as fit into its time; until then
-they are shorter, and the header says how many are missing.
+Curves of 10,000 trials are read from files in the background of `refresh`, as many as fit into its time, the best
+trials first; the header says how many are missing. Before that a few lines of each file show the shape of all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,6 +30,7 @@ from trialpod.protocol.readable import real_number
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
 from trialpod.storage.journal.follower import JournalFollower, Update
 from trialpod.storage.layout import JOURNAL_DIR, LOG_FILE, RESULT_FILE, TRIALPOD_DIR
+from trialpod.storage.parallel import run_all
 from trialpod.tune.result import AUTOMATIC_METRICS
 from trialpod_operator.api.gpus import is_gpu
 from trialpod_operator.display.engine_view import best_trial, build_row, build_view
@@ -46,7 +49,7 @@ from trialpod_operator.view.parameters import Parameters, dotted
 from trialpod_operator.view.place import Place
 from trialpod_operator.view.reading import INTERRUPTED, RUNNING, stored_document
 from trialpod_operator.view.recorded_engine import RecordedEngine
-from trialpod_operator.view.results_file import Point, point_of, read_points
+from trialpod_operator.view.results_file import Point, point_of, read_columns, read_points, sample_points
 
 Json = dict[str, Any]
 
@@ -56,6 +59,13 @@ MAX_CURVE_POINTS = 400_000
 MIN_CURVE_POINTS = 20
 RETRY_INTERVAL_S = 5.0
 """Minimum interval between a refresh that failed and the next one that `max_age_s` allows."""
+
+READ_BATCH = 20
+SAMPLE_BATCH = 100
+SAMPLE_POINTS = 16
+"""Of each curve, before its file is read, where there are more than `MIN_SAMPLED_TRIALS`."""
+
+MIN_SAMPLED_TRIALS = 1000
 
 LOG_TAIL_BYTES = 64 * 1024
 LOG_TAIL_LINES = 200
@@ -76,6 +86,7 @@ class _Metric:
         self.name = name
         self.curves: dict[str, Curve] = {}
         self.unread: deque[str] = deque()
+        self.unsampled: deque[str] = deque()
         self.waiting: dict[str, list[tuple[int, Point | None]]] = {}  # of those: results that came meanwhile
         self.read_again: set[str] = set()
 
@@ -242,9 +253,17 @@ class ExperimentModel:
         found = self._metrics.get(name)
         if found is None:
             found = self._metrics[name] = _Metric(name)
-            for trial in self._recorded.engine.state.trials.values():
-                if trial.results:
-                    found.later(trial.trial_id)
+            sign = -1.0 if self._recorded.settings.mode == "max" else 1.0
+
+            def rank(trial: Trial) -> float:
+                """Order the best first: they are what a chart of curves shows in colour."""
+                return math.inf if trial.value is None else sign * trial.value
+
+            reported = [each for each in self._recorded.engine.state.trials.values() if each.results]
+            for trial in sorted(reported, key=rank):
+                found.later(trial.trial_id)
+            if self.place.is_folder and len(reported) > MIN_SAMPLED_TRIALS:
+                found.unsampled.extend(found.unread)
         return found
 
     def _add_results(self, metric: _Metric, trial: Trial, results: Sequence[Json]) -> None:
@@ -281,31 +300,69 @@ class ExperimentModel:
                 metric = next((each for each in self._metrics.values() if each.unread), None)
                 if metric is None:
                     return False
+                sampled = [metric.unsampled.popleft() for _ in range(min(SAMPLE_BATCH, len(metric.unsampled)))]
+                wanted = sampled or [metric.unread.popleft() for _ in range(min(READ_BATCH, len(metric.unread)))]
+                found = self._recorded.engine.state.trials
+                keys = [f"{self._recorded.dirname(found[each])}/{RESULT_FILE}" for each in wanted if each in found]
+            if sampled:
+                self._take_samples(metric, sampled, keys)
+                continue
+            data = dict(zip(wanted, self._read_all(keys), strict=False))
+            with self._lock:
                 self._version += 1
-                for _ in range(min(20, len(metric.unread))):
-                    self._read_file(metric, metric.unread.popleft())
+                for each in wanted:
+                    self._take_file(metric, each, data.get(each, b""))
             time.sleep(0.001)  # others get the lock
         return any(each.unread for each in self._metrics.values())
 
-    def _read_file(self, metric: _Metric, trial_id: str) -> None:
+    def _take_samples(self, metric: _Metric, trials: Sequence[str], keys: Sequence[str]) -> None:
+        """Show some points of each curve until its file is read."""
+        curves = {}
+        for trial_id, key in zip(trials, keys, strict=False):
+            with contextlib.suppress(OSError):
+                curves[trial_id] = curve = Curve()
+                curve.extend(sample_points(self.place.directory / key, metric.name, SAMPLE_POINTS))
+                curve.count = 0  # nothing of it counts as taken in
+                curve.encoded("iteration", self._point_limit(), 1.0)
+        with self._lock:
+            self._version += 1
+            for trial_id, curve in curves.items():
+                if trial_id in metric.waiting:  # not read meanwhile
+                    curve.version = self._version
+                    metric.curves[trial_id] = curve
+
+    def _take_file(self, metric: _Metric, trial_id: str, data: bytes) -> None:
         trial = self._recorded.engine.state.trials.get(trial_id)
         waiting = metric.waiting.pop(trial_id, [])
         curve = metric.curves[trial_id] = Curve()
         if trial is not None:
-            curve.extend(self._stored_points(trial, metric.name)[: trial.results])
-            self._touch(trial_id)
+            columns = read_columns(data, metric.name, trial.results)
+            if columns is None:
+                curve.extend(read_points(data, metric.name)[: trial.results])
+            else:
+                curve.fill(*columns)
             # Encoded now, in the background, and not when the page asks for all.
             curve.encoded("iteration", self._point_limit(), 1.0)
-            self._row(trial)
         curve.version = self._version
         self._add_points(metric, trial_id, waiting)
 
-    def _stored_points(self, trial: Trial, metric: str) -> list[Point | None]:
+    def _read_all(self, keys: Sequence[str]) -> list[bytes]:
+        """Return the files; those of a bucket are read at once, each request of which takes milliseconds."""
+        if self.place.is_folder:
+            return [self._stored_results(key) for key in keys]
+        found: dict[str, bytes] = {}
+        run_all([partial(self._read_into, found, key) for key in keys], READ_BATCH)
+        return [found[key] for key in keys]
+
+    def _read_into(self, found: dict[str, bytes], key: str) -> None:
+        found[key] = self._stored_results(key)
+
+    def _stored_results(self, key: str) -> bytes:
+        """Return a trial's ``result.json``; nothing where it cannot be read."""
         try:
-            data = self.place.storage.read(f"{self._recorded.dirname(trial)}/{RESULT_FILE}")
+            return self.place.storage.read(key)
         except (KeyMissingError, StorageUnavailableError):
-            return []
-        return read_points(data, metric)
+            return b""
 
     # -- what is asked ------------------------------------------------------------------------------------------
 
@@ -373,7 +430,8 @@ class ExperimentModel:
         return max(MIN_CURVE_POINTS, min(MAX_POINTS, MAX_CURVE_POINTS // max(1, trials)))
 
     def _full_curve(self, trial: Trial, metric: _Metric, x: str, cost: float) -> msgspec.Raw:
-        stored = self._stored_points(trial, metric.name)[: trial.results]
+        key = f"{self._recorded.dirname(trial)}/{RESULT_FILE}"
+        stored = read_points(self._stored_results(key), metric.name)[: trial.results]
         curve = metric.curves.get(trial.trial_id)
         if len(stored) < trial.results and curve is not None:  # the file is behind, or gone
             xs, times, values = curve.points()

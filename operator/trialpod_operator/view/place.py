@@ -45,6 +45,11 @@ class Place:
         self.directory = Path(self._scratch.name)
         self._copy = JournalCopy(self.storage, self.directory)
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of this machine, whose files are `directory`'s."""
+        return self._copy is None
+
     def refresh(self) -> None:
         """Bring the copy of the journal up to date.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,15 +16,44 @@ from trialpod.tune.result_keys import TIME_TOTAL_S, TRAINING_ITERATION
 Point = tuple[float, float, float]
 """Iteration, seconds that the trial had run, value."""
 
+SAMPLE_BYTES = 2048
+"""What is read for a line of a sample; longer lines have none."""
+
+_NAMES = {"iteration": TRAINING_ITERATION, "time": TIME_TOTAL_S}
+
 
 @lru_cache(maxsize=32)
 def _decoder(metric: str) -> msgspec.json.Decoder[Any]:
-    fields = [("iteration", Any, None), ("time", Any, None), ("value", Any, None)]
-    names = {"iteration": TRAINING_ITERATION, "time": TIME_TOTAL_S, "value": metric}
+    names = _NAMES | {"value": metric}
     if metric in (TRAINING_ITERATION, TIME_TOTAL_S):
         del names["value"]
-        fields.pop()
+    fields = [(field, Any, None) for field in names]
     return msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=names, gc=False))
+
+
+@lru_cache(maxsize=32)
+def _number_decoder(metric: str) -> msgspec.json.Decoder[Any]:
+    fields = [("iteration", int), ("time", float), ("value", float)]
+    return msgspec.json.Decoder(msgspec.defstruct("Numbers", fields, rename=_NAMES | {"value": metric}, gc=False))
+
+
+def read_columns(data: bytes, metric: str, limit: int) -> tuple[list[float], list[float], list[float]] | None:
+    """Return iterations, times and values of a ``result.json`` whose lines all have the three as finite numbers.
+
+    Half of the time of `read_points`, which does for every other file.
+
+    Args:
+        data: its content.
+        metric: of the values.
+        limit: the first so many lines.
+    """
+    if metric in (TRAINING_ITERATION, TIME_TOTAL_S):
+        return None
+    try:
+        lines = _number_decoder(metric).decode_lines(data[: data.rfind(b"\n") + 1])[:limit]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return [line.iteration for line in lines], [line.time for line in lines], [line.value for line in lines]
 
 
 def read_points(data: bytes, metric: str) -> list[Point | None]:
@@ -36,6 +67,28 @@ def read_points(data: bytes, metric: str) -> list[Point | None]:
         return [_slow_point(line, metric) for line in data.splitlines()]
     name = {TRAINING_ITERATION: "iteration", TIME_TOTAL_S: "time"}.get(metric, "value")
     return [_point(line.iteration, line.time, getattr(line, name), at) for at, line in enumerate(lines)]
+
+
+def sample_points(path: Path, metric: str, count: int) -> list[Point]:
+    """Return points of about `count` lines at equal distances, without reading what is between them.
+
+    Args:
+        path: a ``result.json``.
+        metric: of the values.
+        count: how many lines, 2 or more.
+    """
+    lines = []
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for at in range(count):
+            start = max(0, size - SAMPLE_BYTES) * at // (count - 1)
+            part = os.pread(file.fileno(), SAMPLE_BYTES, start)
+            begin = part.find(b"\n") + 1 if start else 0  # a line that begins before is left out
+            end = part.find(b"\n", begin)
+            if end > 0:
+                lines.append(part[begin:end])
+    points = read_points(b"\n".join([*dict.fromkeys(lines), b""]), metric)
+    return [point for point in points if point is not None]
 
 
 def point_of(result: dict[str, Any], metric: str, number: int) -> Point | None:

@@ -6,11 +6,12 @@ let last = 0;
 const MAX_TABLE_ROWS = 500;
 
 /**
- * Returns {el, host, sentence(words), refreshTable()}. `table` returns {heads, rows} when somebody asks for it.
+ * Returns {el, host, sentence(words), progress(done, all), refreshTable()}. `table` returns {heads, rows} when somebody asks for it.
  */
 export function figure({ title, controls = [], table, wide = false, level = "h3" }) {
   const id = `figure-${++last}`;
   const caption = h("figcaption", { id: `${id}-text`, class: "sentence" });
+  const bar = h("progress", { class: "progress", hidden: true, "aria-label": `${title}: loaded` });
   const host = h("div", { class: "plot" });
   const place = h("div", { class: "as-table", hidden: true });
   const button = table ? h("button", {
@@ -32,11 +33,17 @@ export function figure({ title, controls = [], table, wide = false, level = "h3"
 
   const el = h("figure", { class: wide ? "card figure wide" : "card figure", "aria-labelledby": id },
     h("div", { class: "figure-head" }, h(level, { id }, title), h("div", { class: "controls" }, ...controls, button)),
-    caption, host, place);
+    caption, bar, host, place);
   return {
     el,
     host,
     sentence: (words) => { if (caption.textContent !== words) caption.textContent = words; },
+    /** Shows how much of what takes long is there; nothing once it is all. */
+    progress(done, all) {
+      bar.hidden = done >= all;
+      bar.max = Math.max(1, all);
+      bar.value = done;
+    },
     refreshTable,
     captionId: `${id}-text`,
   };

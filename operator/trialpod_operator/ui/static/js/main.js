@@ -174,9 +174,10 @@ function changed(what) {
   for (const part of bars) part.update(what);
   // With thousands of trials only what is brushed, and the table, follow each step; the other charts wait for a rest.
   const lazy = what === "filter" && store.rows.size > MANY;
-  for (const view of views) if (!lazy || view.follows) view.update(what);
+  // What only the header says concerns the views that still load.
+  for (const view of views) if (what === "header" ? view.loads : !lazy || view.follows) view.update(what);
   if (lazy) rested();
-  if (what !== "rows") writeSoon();
+  if (what !== "rows" && what !== "header") writeSoon();
 }
 
 // Browsers limit how often an address changes; a brush would be over that limit.

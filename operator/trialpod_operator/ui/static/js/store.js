@@ -55,6 +55,11 @@ export class Store {
     this.cursor = cursor;
     if (header) Object.assign(this.header, header);
     for (const id of removed ?? []) this.rows.delete(id);
+    if (!trials?.length && !removed?.length) {
+      this.updated = Date.now();
+      this.tell("header");
+      return;
+    }
     this.take(trials ?? []);
     this.changed();
   }

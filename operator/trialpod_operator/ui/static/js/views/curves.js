@@ -253,6 +253,9 @@ export function curves(store, { only = null, title = "Learning curves", height =
     update();
   }
 
+  /** Returns how many trials' curves are still rough, because the server reads their files. */
+  const unread = () => (only ? 0 : Math.min(store.header.loading ?? 0, store.rows.size));
+
   function restart() {
     cursor = undefined;
     data = new Map();
@@ -272,14 +275,17 @@ export function curves(store, { only = null, title = "Learning curves", height =
     if (problem) view.sentence(`The curves could not be read: ${problem}`);
     else if (!metric()) view.sentence("No trial has reported a metric yet.");
     else if (!loaded) view.sentence("Reading the curves …");
+    else if (!drawn && unread()) view.sentence(`Reading the curves: ${count(store.rows.size - unread())} of ${plural(store.rows.size, "trial")} …`);
     else if (!drawn) view.sentence("No trial has reported this metric yet.");
     else {
       view.sentence(`${metric()} of ${plural(drawn, "trial")}`
         + (only ? "" : `; the ${store.selection.size ? "selected" : "best"} ${count(top.length)} in colour`)
         + (early ? `, ${count(early)} stopped early` : "")
         + (rungs.length && axis() === "iteration" ? `; the scheduler judges at ${rungs.slice(0, 8).join(", ")}${rungs.length > 8 ? " …" : ""}` : "")
-        + (drawn - top.length > MAX_GREY ? `; ${count(MAX_GREY)} of the others are drawn` : "") + ".");
+        + (drawn - top.length > MAX_GREY ? `; ${count(MAX_GREY)} of the others are drawn` : "")
+        + (unread() ? `; ${count(store.rows.size - unread())} of ${count(store.rows.size)} are read, the others are rough` : "") + ".");
     }
+    view.progress(store.rows.size - unread(), loaded && !problem ? store.rows.size : 0);
     fill(legend, top.filter((row) => data.get(row.id)?.x.length).map((row, index) => h("li", {}, h("button", {
       type: "button", class: "legend-item", onclick: () => { location.hash = address.trialUrl(store.id, row.id); },
       onpointerenter: () => light(row.id), onpointerleave: () => light(null), onfocus: () => light(row.id), onblur: () => light(null),
@@ -297,10 +303,17 @@ export function curves(store, { only = null, title = "Learning curves", height =
   const more = atMostEvery(2000, load);
   // Thousands of curves do not follow every step of a brush: they wait until the hand rests.
   const updateLater = after(150, update);
+  let before = unread();
   load();
   return {
     el: view.el,
+    loads: true,
     update(what) {
+      if (what === "header") {
+        if (unread() || before) more();
+        before = unread();
+        return;
+      }
       if (what === "rows") { more(); return; }
       if (what === "view") return;
       if (what === "filter" && store.rows.size > 500) updateLater();
