@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trialpod_operator.api import duration, quantity
 from trialpod_operator.api.inspection import changeable
 from trialpod_operator.api.models import (
     Model,
@@ -46,13 +47,26 @@ class Rule:
         return entry
 
 
+def of_form(pattern: str, expected: str, *, or_number: bool = False) -> Rule:
+    """Return the rule that a text has a form. The API server shows of a `pattern` the expression alone."""
+    matches = f"self.matches(r'{pattern}')"
+    rule = f"type(self) == int || (type(self) == string && {matches})" if or_number else matches
+    return Rule(rule, f"it must be {expected}")
+
+
 DURATION = (
+    of_form(duration.PATTERN, duration.EXPECTED, or_number=True),
     Rule(
         "type(self) == int ? self > 0 : (type(self) == string && self.matches('[1-9]'))",
         "a duration is positive; leave the field out for no limit",
     ),
 )
 QUANTITY = (
+    of_form(
+        quantity.PATTERN,
+        f'{quantity.EXPECTED}, without a space and without "B"; quote a number with a point: "0.5"',
+        or_number=True,
+    ),
     Rule(
         "type(self) == int ? self >= 0 : (type(self) == string && !self.matches('^-[0-9.]*[1-9]'))",
         "an amount is not negative",

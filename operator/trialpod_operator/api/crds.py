@@ -15,7 +15,7 @@ import msgspec
 import yaml
 from msgspec import inspect
 
-from trialpod_operator.api import cel, duration, quantity
+from trialpod_operator.api import cel
 from trialpod_operator.api.inspection import changeable, peel
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.status_models import NEVER_OBSERVED, Condition, StatusModel, TuneExperimentStatus
@@ -29,10 +29,7 @@ HEADER = "# Made by tools/make_crds from trialpod_operator.api; change the model
 
 _API_VERSION = "The version of this form of the object: trialpod.dev/v1alpha1."
 _OPAQUE: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_FORMATTED: dict[str, tuple[str, tuple[cel.Rule, ...]]] = {
-    "duration": (duration.PATTERN, cel.DURATION),
-    "quantity": (quantity.PATTERN, cel.QUANTITY),
-}
+_FORMATTED = {"duration": cel.DURATION, "quantity": cel.QUANTITY}
 
 
 def definitions() -> dict[str, dict[str, Any]]:
@@ -198,14 +195,12 @@ def _bare(kind: inspect.Type, extra: dict[str, Any]) -> Schema:
     if form == "pod-template":
         return _pod_template()
     if form in _FORMATTED:
-        pattern, rules = _FORMATTED[form]
         schema: Schema = {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "maxLength": 64,
-            "pattern": pattern,
         }
-        return _with_rules(schema, rules)
+        return _with_rules(schema, _FORMATTED[form])
     if isinstance(kind, inspect.StructType):
         return _struct(kind)
     if isinstance(kind, inspect.DictType):
@@ -221,7 +216,7 @@ def _bare(kind: inspect.Type, extra: dict[str, Any]) -> Schema:
     if isinstance(kind, inspect.FloatType):
         return _bounds({"type": "number"}, kind)
     if isinstance(kind, inspect.StrType):
-        return _text(kind, form)
+        return _text(kind, extra)
     raise TypeError(f"there is no schema for {kind}")
 
 
@@ -274,14 +269,16 @@ def _bounds(schema: Schema, kind: inspect.IntType | inspect.FloatType) -> Schema
     return schema
 
 
-def _text(kind: inspect.StrType, form: str | None) -> Schema:
+def _text(kind: inspect.StrType, extra: dict[str, Any]) -> Schema:
     schema: Schema = {"type": "string"}
-    if form is not None:
+    if (form := extra.get("format")) is not None:
         schema["format"] = form
     if kind.min_length:
         schema["minLength"] = kind.min_length
     if kind.max_length is not None:
         schema["maxLength"] = kind.max_length
+    if kind.pattern is not None and "expected" in extra:
+        return _with_rules(schema, [cel.of_form(kind.pattern, extra["expected"])])
     if kind.pattern is not None:
         schema["pattern"] = kind.pattern
     return schema

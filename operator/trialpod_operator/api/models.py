@@ -160,6 +160,7 @@ class Pickle(Model, frozen=True, kw_only=True):
         str,
         Meta(
             description="SHA-256 of that file, in hexadecimal.",
+            max_length=64,
             pattern=r"^[0-9a-f]{64}$",
             extra={"expected": "64 lower-case hexadecimal digits"},
         ),
