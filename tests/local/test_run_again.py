@@ -279,7 +279,7 @@ class TestRetry:
         shell.manifest(metric="score", mode="max", searchSpace={"x": {"grid_search": [0, 2, 3]}})
         assert shell.run("run", "experiment.yaml").returncode == 1
         failed = sorted(t["trial_id"] for t in shell.results()["trials"] if t["status"] == "ERROR")
-        assert "has not failed (TERMINATED)" in shell.run("retry", "exp", "0").stderr
+        assert "has not failed: it completed; nothing was changed (failed: " in shell.run("retry", "exp", "0").stderr
         edit(shell, ("> 1", "> 2"), name="train.py")
         one = shell.run("retry", "exp", failed[0])
         assert (one.returncode, "trialpod run --retry-trial" in one.stderr) == (1, True), one.stderr

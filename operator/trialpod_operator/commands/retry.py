@@ -74,13 +74,28 @@ def _failed_ids(item: Json, trials: list[Json], wanted: list[str]) -> list[str]:
     found = [target.select_trial(trials, each, name) for each in wanted]
     for trial in found:
         if (state := target.trial_state(trial)) != "ERROR":
-            raise InvalidInputError(
-                f"the trial {trial['metadata']['name']} has not failed ({state}); nothing was changed"
-            )
+            status = trial.get("status") or {}
+            others = [str(t["spec"]["trialId"]) for t in trials if target.trial_state(t) == "ERROR"]
+            stands = _standing(state, int(status.get("attempt") or 0), int(status.get("failures") or 0))
+            raise InvalidInputError(_not_failed(trial["metadata"]["name"], stands, others))
     counts = (item.get("status") or {}).get("trials") or {}
     if not found and not counts.get("error") and not _is_failed(item):
         raise InvalidInputError(f"no trial of {name} has failed; nothing was changed")
     return [str(trial["spec"]["trialId"]) for trial in found]
+
+
+def _standing(state: str, attempt: int, failures: int) -> str:
+    """Return in words what a trial that has not failed does; it may have failed before and have been continued."""
+    which = f", attempt {attempt}" if attempt > 1 else ""
+    before = f", after {failures} failure{'s' if failures > 1 else ''}" if failures else ""
+    words = {"TERMINATED": "completed", "RUNNING": "is running", "PAUSED": "is paused by the scheduler"}
+    return f"{words.get(state, 'waits to be started')}{which}{before}"
+
+
+def _not_failed(trial: str, stands: str, failed: list[str]) -> str:
+    shown = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+    those = f"failed: {shown}" if failed else "no other trial has failed either"
+    return f"the trial {trial} has not failed: it {stands}; nothing was changed ({those})"
 
 
 def _is_failed(item: Json) -> bool:
@@ -169,12 +184,12 @@ def _failed_here(experiment: ReadExperiment, wanted: list[str]) -> list[str]:
     from trialpod_operator.commands.explain import find
 
     found = [find(experiment, each) for each in wanted]
+    state = experiment.engine.state
     for trial in found:
         if trial.status != "ERROR":
-            raise InvalidInputError(
-                f"the trial {trial.trial_id} has not failed ({trial.status}); nothing was changed"
-            )
-    state = experiment.engine.state
+            others = [each.trial_id for each in state.trials.values() if each.status == "ERROR"]
+            stands = _standing(trial.status, trial.attempt, trial.failures)
+            raise InvalidInputError(_not_failed(trial.trial_id, stands, others))
     if not found and not any(t.status == "ERROR" or t.may_be_retried for t in state.trials.values()):
         raise InvalidInputError(f"no trial of {experiment.place} has failed; nothing was changed")
     return [trial.trial_id for trial in found]

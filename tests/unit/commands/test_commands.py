@@ -352,10 +352,19 @@ class TestRetry:
         server.put("tuneexperiments", climbing())
         server.put("tunetrials", trial_object("climb", 3, "RUNNING"))
         server.put("tunetrials", trial_object("climb", 4, "ERROR"))
-        assert "has not failed (RUNNING)" in trialpod("retry", "climb", "3", status=2)
+        said = trialpod("retry", "climb", "3", status=2)
+        assert "has not failed: it is running; nothing was changed (failed: d75de_00004)" in said
         assert "d75de_00004 to be retried from scratch" in trialpod("retry", "climb", "4", "--from-scratch")
         asked = server.experiment("climb")["metadata"]["annotations"]["trialpod.dev/retry"]
         assert asked.split()[1:] == ["from-scratch", "d75de_00004"]
+
+    def test_says_how_a_continued_trial_stands(self, server: ApiServer, trialpod: Run) -> None:
+        server.put("tuneexperiments", climbing())
+        trial = trial_object("climb", 3, "TERMINATED")
+        trial["status"].update(attempt=3, failures=2)
+        server.put("tunetrials", trial)
+        said = trialpod("retry", "climb", "3", status=2)
+        assert "it completed, attempt 3, after 2 failures; nothing was changed (no other trial has failed" in said
 
     def test_refuses_where_nothing_has_failed(self, server: ApiServer, trialpod: Run) -> None:
         server.put("tuneexperiments", climbing(trials={"error": 0, "done": 2, "total": 4}))
