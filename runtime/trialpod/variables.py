@@ -165,6 +165,9 @@ STANDBY = _variable("TRIALPOD_STANDBY", OPERATOR, "`true`: others stand by (`rep
 GPU_RESOURCE = _variable("TRIALPOD_GPU_RESOURCE", OPERATOR, "`gpuResource`", "`nvidia.com/gpu`")
 LOG_LEVEL = _variable("TRIALPOD_LOG_LEVEL", OPERATOR, "Level of its log", "`INFO`")
 DEFAULT_IMAGE = _variable("TRIALPOD_DEFAULT_IMAGE", OPERATOR, "`defaults.image`", "none")
+RUNTIME_IMAGE = _variable(
+    "TRIALPOD_RUNTIME_IMAGE", OPERATOR, "Image whose runtime commands in other images get: the operator's", "none"
+)
 DEFAULT_STORAGE_URI = _variable("TRIALPOD_DEFAULT_STORAGE_URI", OPERATOR, "`defaults.storage.uri`", "none")
 DEFAULT_STORAGE_ENDPOINT = _variable(
     "TRIALPOD_DEFAULT_STORAGE_ENDPOINT", OPERATOR, "`defaults.storage.endpoint`", "the store's public address"

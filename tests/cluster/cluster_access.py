@@ -234,6 +234,13 @@ class Cluster:
         made.wait_for(lambda: made.get("serviceaccount", "default"), f"{name} has its ServiceAccount", timeout=120)
         return made
 
+    def evict(self, pod: Mapping[str, Any]) -> None:
+        """Have a pod evicted, as a drain of its node does."""
+        name = pod["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
+        self.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+
     def delete_namespace(self, name: str, *, wait: bool = False) -> None:
         """Delete a namespace with all that is in it."""
         self.kubectl("delete", "namespace", name, "--ignore-not-found", f"--wait={str(wait).lower()}", timeout=120)

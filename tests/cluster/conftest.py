@@ -13,6 +13,7 @@ from testcluster import layout
 TIMEOUT_SECONDS = 300
 TOGETHER = frozenset(
     [
+        "test_any_image_cluster",
         "test_backend_cluster",
         "test_causes_cluster",
         "test_command_trials_cluster",

@@ -181,6 +181,7 @@ def test_defaults_of_experiments_reach_the_operator() -> None:
     }
     options = OperatorOptions.from_environment(environment(render(values)))
     assert options.default_image == "train:1"
+    assert options.runtime_image.startswith("trialpod:")
     assert options.gpu_resource == "amd.com/gpu"
     assert options.default_storage is not None
     assert options.default_storage.uri == "s3://b/p"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -42,19 +41,11 @@ def program(namespace: Cluster, name: str, heights: list[float], hold: int = 0, 
     return document
 
 
-def evict(pod: dict[str, Any], namespace: Cluster) -> None:
-    """Have a pod evicted, as a drain of its node does."""
-    name = pod["metadata"]["name"]
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    path = f"/api/v1/namespaces/{namespace.namespace}/pods/{name}/eviction"
-    namespace.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
-
-
 class TestProgramsInPods:
     def test_an_evicted_program_continues_where_it_was(self, namespace: Cluster) -> None:
         experiment = Experiment.apply(namespace, program(namespace, "evicted", [2.5], hold=4))
         experiment.wait_for_checkpoint(4)
-        evict(experiment.running_pod(), namespace)
+        namespace.evict(experiment.running_pod())
         status = experiment.wait_until_over()
         assert status["best"]["value"] == "30"
         assert experiment.trial_status()["attempt"] == 2

@@ -140,7 +140,7 @@ _TRAINABLE = [
 ]
 _TRAINABLE += [
     Rule(f"!has(self.{name}) || has(self.command)", f"{name} goes only with command", f".{name}")
-    for name in ("env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod")
+    for name in ("env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod", "runtime")
 ]
 
 _SPEC = [

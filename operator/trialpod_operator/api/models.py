@@ -278,6 +278,18 @@ class TrainableSpec(Model, frozen=True, kw_only=True):
         dict[str, Argument],
         Meta(max_length=256, description="With command: environment variables, templates as its arguments."),
     ] = {}
+    runtime: (
+        Annotated[
+            Literal["image", "injected"],
+            Meta(
+                description="With command: where trialpod's process comes from. injected: an init container copies "
+                "it into the pod, so the image needs nothing, not even Python or a shell. image: the image has "
+                "Python and trialpod. Default: injected for any image but the operator's and its default one.",
+                extra={"cluster": True},
+            ),
+        ]
+        | None
+    ) = None
     resume_args: Annotated[
         list[Argument],
         Meta(max_length=256, description="With command: arguments that follow when it starts from a checkpoint."),

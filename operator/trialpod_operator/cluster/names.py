@@ -74,6 +74,8 @@ TOKEN_FILE = f"{IDENTITY_DIR}/token"
 CA_FILE = f"{IDENTITY_DIR}/ca.crt"
 STORAGE_SECRET_DIR = "/var/run/trialpod-storage"
 CODE_DIR = "/var/run/trialpod-code"
+RUNTIME_DIR = "/var/run/trialpod-runtime"
+"""Where the portable runtime is mounted. Its programs name their loader below it (Dockerfile), so it is one place."""
 WORK_DIR = "/trialpod"
 
 

@@ -35,6 +35,7 @@ class OperatorOptions:
         report_port: of the report service, in the Service and in the pod.
         probe_port: of ``/healthz`` and ``/readyz``.
         default_image: for trials whose manifest names no image.
+        runtime_image: an image of trialpod, whose runtime commands in other images get; "" = they bring it.
         gpu_resource: what `gpu` means in a manifest's resources.
         default_storage: for experiments whose manifest has no storage.
         storage_keys_dir: the operator's own keys for the default storage, as files; they open only what is below its
@@ -55,6 +56,7 @@ class OperatorOptions:
     report_port: int = REPORT_PORT
     probe_port: int = PROBE_PORT
     default_image: str = ""
+    runtime_image: str = ""
     gpu_resource: str = "nvidia.com/gpu"
     default_storage: StorageSpec | None = None
     storage_keys_dir: str = ""
@@ -95,6 +97,7 @@ class OperatorOptions:
             report_port=_number(env, variables.REPORT_PORT, REPORT_PORT),
             probe_port=_number(env, variables.PROBE_PORT, PROBE_PORT),
             default_image=env.get(variables.DEFAULT_IMAGE, ""),
+            runtime_image=env.get(variables.RUNTIME_IMAGE, ""),
             gpu_resource=env.get(variables.GPU_RESOURCE) or "nvidia.com/gpu",
             default_storage=storage,
             storage_keys_dir=_keys_dir(env, uri),
@@ -130,6 +133,7 @@ class OperatorOptions:
         return PodOptions(
             address=f"https://{self.service}:{self.report_port}",
             default_image=self.default_image,
+            runtime_image=self.runtime_image,
             gpu_resource=self.gpu_resource,
             storage=self.storage_rules,
         )

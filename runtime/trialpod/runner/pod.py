@@ -166,6 +166,10 @@ def _prepare_folders() -> None:
         home = os.path.join(scratch, "home")
         os.makedirs(home, exist_ok=True)
         os.environ["HOME"] = home
+    # A portable runtime has the certificate authorities that its image has not.
+    authorities = os.path.join(sys.base_prefix, "lib/ca-certificates.crt")
+    if not os.path.exists("/etc/ssl/certs/ca-certificates.crt") and os.path.exists(authorities):
+        os.environ.setdefault("SSL_CERT_FILE", authorities)
 
 
 def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, follows: bool) -> NoReturn:

@@ -30,7 +30,7 @@ from trialpod.errors import InvalidInputError
 from trialpod_operator.api.models import ConfigMapRef, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.pods import template
+from trialpod_operator.cluster.pods import injection, template
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.template import Json, TemplateError
 from trialpod_operator.cluster.storage_access import StorageRules
@@ -75,6 +75,7 @@ class PodOptions:
     Attributes:
         address: where pods reach the report service, "https://host:port".
         default_image: image of trials whose manifest names none; "" = they are refused.
+        runtime_image: an image of trialpod, whose runtime commands in other images get; "" = they bring it.
         gpu_resource: what `gpu` means in `spec.resources`.
         keep_on_node: ask autoscalers not to move trials.
         storage: says whether pods mount the Secret with the storage's keys.
@@ -82,6 +83,7 @@ class PodOptions:
 
     address: str
     default_image: str = ""
+    runtime_image: str = ""
     gpu_resource: str = "nvidia.com/gpu"
     keep_on_node: bool = True
     storage: StorageRules = field(default_factory=StorageRules)
@@ -129,8 +131,15 @@ def build_pod(
     container, path = _trial_container(pod_spec)
     _set_image(container, spec.image, options.default_image, path)
     _set_resources(container, amounts)
-    if not container.get("command") and not container.get("args"):
-        container["command"] = list(COMMAND)
+    given_command = "command" if container.get("command") else "args" if container.get("args") else ""
+    injected = injection.wanted(spec, container, options.default_image, options.runtime_image)
+    if injected and given_command:
+        raise TemplateError(
+            f"{path}.{given_command}",
+            "is given beside spec.trainable.runtime: injected, which sets what the container runs; remove one",
+        )
+    if not given_command:
+        container["command"] = list(injection.COMMAND if injected else COMMAND)
     # Where a container says nothing before it dies, the end of its output becomes the message of its ending.
     for each in (*template.list_in(pod_spec, "containers"), *(pod_spec.get("initContainers") or ())):
         each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
@@ -139,6 +148,8 @@ def build_pod(
 
     volumes, mounts = _volumes(spec, options.storage)
     template.add_mounts(container, mounts, path)
+    if injected:
+        injection.inject(pod_spec, container, options.runtime_image, path)
     template.add_volumes(pod_spec, volumes)
     template.restrict(pod_spec)
     pod_spec["restartPolicy"] = "Never"

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from trialpod.errors import TrainableError, nearest
+from trialpod.runner.command.program_file import loader_of, machine_of, this_machine
 
 # The program says its number before it becomes the program; the end of the pipe is the end of the runner.
 _GUARD = "import os,sys;told=sys.stdin.buffer.read();told and os.killpg(int(told),9)"
@@ -175,7 +176,13 @@ def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exce
         hint = f"; did you mean {guess!r}?" if guess else "."
         return f"there is no program {program!r}{hint} In a cluster it has to be in the image. PATH is {path}"
     if isinstance(error, FileNotFoundError):
-        there = os.path.exists(os.path.join(cwd, program))
+        found = os.path.join(cwd, program)
+        there = os.path.exists(found)
+        if loader := loader_of(found):
+            return (
+                f"the program {program} needs the loader {loader}, which is not here: it is built for another C "
+                "library (glibc or musl); build it for this image, or statically"
+            )
         why = (
             "names an interpreter that does not exist (its #! line)" if there else f"does not exist, seen from {cwd}"
         )
@@ -183,7 +190,13 @@ def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exce
     if isinstance(error, OSError) and error.errno is not None:
         known = _EXEC_FAILED.get(errno.errorcode.get(error.errno, ""))
         if known:
-            found = shutil.which(program, path=path) or program
+            found = shutil.which(program, path=path) or os.path.join(cwd, program)
+            built_for, here = machine_of(found), this_machine()
+            if error.errno == errno.ENOEXEC and built_for and built_for != here:
+                return (
+                    f"the program {found} is built for {built_for}, and this machine is {here}: use an image of this "
+                    "architecture, or choose nodes of the other one (nodeSelector kubernetes.io/arch)"
+                )
             remedy = "name its interpreter first, such as bash or python"
             if error.errno == errno.EACCES:
                 remedy = f"chmod +x {found}, or {remedy}"

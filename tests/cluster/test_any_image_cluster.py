@@ -1,0 +1,103 @@
+"""Programs in images without Python, shell or C library, as any user, with a read-only root."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_access import RESTRICTED, Cluster
+from experiments import Experiment, assert_history, manifest
+from testcluster import images
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+SOURCE = Path(__file__).with_name("climb.c")
+STEPS = 12
+USER = 12345
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image of one static program, on the nodes."""
+    program = tmp_path_factory.mktemp("program") / "climb"
+    subprocess.run(["gcc", "-static", "-Os", "-s", "-o", program, SOURCE], check=True)
+    reference = f"docker.io/trialpod/climb:{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}"
+    images.import_program(reference, program, "climb")
+    return reference
+
+
+@pytest.fixture
+def restricted(cluster: Cluster) -> Iterator[Cluster]:
+    """A namespace that takes pods of the restricted standard only."""
+    made = cluster.make_namespace(labels={"pod-security.kubernetes.io/enforce": "restricted"})
+    yield made
+    cluster.delete_namespace(made.namespace)
+
+
+def climb(
+    namespace: Cluster,
+    name: str,
+    image: str,
+    heights: list[float],
+    *,
+    program: str = "/climb",
+    hold: int = 0,
+    **spec: Any,
+) -> dict[str, Any]:
+    """Return an experiment whose pods may do nothing but run the program."""
+    document = manifest(namespace, name, searchSpace={"height": {"grid_search": heights}}, **spec)
+    document["spec"]["trainable"] = {
+        "command": [program, "{height}", str(STEPS), str(hold)],
+        "metricsFrom": {"step": "step"},
+        "checkpointFolder": {"readyFile": "step"},
+    }
+    container = {"name": "trial", "image": image, "securityContext": {**RESTRICTED, "runAsUser": USER}}
+    document["spec"]["template"] = {"spec": {"terminationGracePeriodSeconds": 15, "containers": [container]}}
+    del document["spec"]["stop"], document["spec"]["checkpoint"]
+    return document
+
+
+def suspend(namespace: Cluster, experiment: Experiment, value: bool) -> None:
+    """Suspend or resume an experiment."""
+    patch = json.dumps({"spec": {"suspend": value}})
+    namespace.kubectl("patch", "te", experiment.name, "--type=merge", "-p", patch)
+
+
+class TestImagesWithNothingInThem:
+    def test_a_program_is_evicted_paused_and_continues(self, restricted: Cluster, image: str) -> None:
+        experiment = Experiment.apply(restricted, climb(restricted, "bare", image, [2.5], hold=4))
+        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 4, "it holds at step 4", 120)
+        restricted.evict(experiment.running_pod())
+        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 8, "it holds at step 8", 120)
+        suspend(restricted, experiment, True)
+        experiment.wait(lambda _: experiment.condition("Suspended").get("status") == "True", "it is suspended", 60)
+        suspend(restricted, experiment, False)
+        status = experiment.wait_until_over()
+        assert status["best"]["value"] == "30"
+        for start in (4, 8):
+            words = f"begins at {start}: resumed=1, user {USER}"
+            restricted.wait_for(lambda words=words: words in experiment.logs(), "the log of each attempt is kept", 60)
+        (rows,) = experiment.results()
+        assert [row["training_iteration"] for row in rows] == list(range(1, STEPS + 1))
+        assert_history(experiment)
+
+    def test_a_scheduler_ends_programs_that_are_behind(self, restricted: Cluster, image: str) -> None:
+        asha = {"name": "asha", "parameters": {"max_t": STEPS, "grace_period": 2, "reduction_factor": 3}}
+        document = climb(restricted, "asha", image, [4.0, 3.0, 2.0, 1.0], scheduler=asha, maxConcurrentTrials=2)
+        experiment = Experiment.apply(restricted, document)
+        assert experiment.wait_until_over()["best"]["value"] == "48"
+        assert [trial["status"]["state"] for trial in experiment.trials()] == ["TERMINATED"] * 4
+        lengths = {rows[0]["config"]["height"]: len(rows) for rows in experiment.results()}
+        assert lengths[4.0] == STEPS
+        assert 2 <= lengths[1.0] < STEPS
+        assert_history(experiment)
+
+    def test_a_program_that_is_not_there_is_named(self, restricted: Cluster, image: str) -> None:
+        experiment = Experiment.apply(restricted, climb(restricted, "lost", image, [1.0], program="/clim"))
+        experiment.wait_until_over()
+        assert "/clim" in experiment.trial_status()["message"]
