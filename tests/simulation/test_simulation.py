@@ -169,6 +169,15 @@ def test_retry_trains_no_further_than_the_stop_criterion() -> None:
     holds(placed_plan_of(1795471073).with_faults(faults))
 
 
+def test_head_lost_unseen_explains_the_failure_of_its_workers() -> None:
+    faults = (
+        Fault("pod vanishes unseen", 9.483, 4.739, 0.2478),
+        Fault("operator dies", 14.592, 3.788, 0.9715),
+        Fault("pod vanishes unseen", 22.3, 7.844, 0.2099),
+    )
+    holds(placed_plan_of(1795470968).with_faults(faults))
+
+
 def test_stopped_operator_claims_no_place_of_what_was_deleted() -> None:
     faults = (
         Fault("API away", 0.003, 1.247, 0.7862),

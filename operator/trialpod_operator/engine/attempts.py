@@ -76,13 +76,16 @@ class Attempts:
         """An attempt of several processes cannot complete any more; the first failure counts.
 
         One that was told to end before is ending for that reason, and processes that lose each other then are no
-        failure.
+        failure. A process fails, too, because another one was lost: until it is confirmed that none was, a
+        disruption explains the failure.
         """
         trial = self._state.current_trial(event.trial_id, event.attempt)
         if trial is not None and not trial.completion_reported:
             current = trial.current
             if current.failing is None and current.decision is None:
                 trial.fail_later(event.end)
+            if event.confirmed:
+                trial.confirm_failure()
 
     def ended(self, event: AttemptEnded, now: float) -> None:
         """End an attempt. The first event about it counts, later ones change nothing."""

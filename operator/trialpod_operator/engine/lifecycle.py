@@ -158,12 +158,14 @@ class Lifecycle:
         state.clock.skip_downtime()
         live = {(trial_id, attempt) for trial_id, attempt in event.live}
         # A failure may end the whole experiment, and what was disrupted was so before that.
-        for trial in sorted(state.running_trials(), key=lambda trial: trial.current.failing is not None):
+        for trial in sorted(state.running_trials(), key=lambda trial: trial.current.fails_if_lost):
             if (trial.trial_id, trial.attempt) in live:
                 self._deadline.note(trial)  # what it has sent meanwhile may still be on its way
                 self._actions.stop_attempt(trial)  # the shell may not have come to it
             else:
-                end = trial.current.failing or AttemptEnd(cause="lost", error="trialpod itself was interrupted")
+                # Unless it is confirmed, a process that is gone may be why the other one failed.
+                failing = trial.current.failing if trial.current.fails_if_lost else None
+                end = failing or AttemptEnd(cause="lost", error="trialpod itself was interrupted")
                 ended = AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=end)
                 self._attempts.ended(ended, state.clock.previous)
 

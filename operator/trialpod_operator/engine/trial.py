@@ -82,10 +82,16 @@ class AttemptState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     silence_warned: bool = False  # nothing reported for half of the progress deadline
     deadline_missed: bool = False  # for all of it: whatever the attempt reports as its end, it has failed
     failing: AttemptEnd | None = None  # how one of its processes failed, until the attempt has ended
+    failure_confirmed: bool = False  # no disruption explains that
 
     decision: DecisionKind | None = None
     decision_reason: dict[str, Any] = {}
     released: tuple[str, ...] = ()  # checkpoints that it may delete, and has not reported as deleted
+
+    @property
+    def fails_if_lost(self) -> bool:
+        """Whether it has failed although it is lost now."""
+        return self.failing is not None and (self.failure_confirmed or self.deadline_missed)
 
 
 class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -268,6 +274,10 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         """One of the attempt's processes has failed: the attempt cannot complete any more."""
         self.current.failing = end
 
+    def confirm_failure(self) -> None:
+        """No other process of the attempt was lost, which could explain the failure: it counts however it ends."""
+        self.current.failure_confirmed = self.current.failing is not None
+
     def miss_deadline(self, end: AttemptEnd) -> None:
         """The attempt reported nothing until its progress deadline, so it has failed whatever it reports."""
         self.current.deadline_missed = True
@@ -295,8 +305,9 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.run_time_s += max(0.0, now - current.started_at)
         current.lost = end.cause == "lost"
         current.ended_at, current.cause = now, end.cause
+        counts = end.cause in ("preempted", "lost") and current.fails_if_lost
+        overridden = end.cause in ("completed", "stopped", "paused") or counts or current.deadline_missed
         failing, current.failing = current.failing, None
-        overridden = end.cause in ("completed", "stopped", "paused") or current.deadline_missed
         return failing if failing is not None and overridden else end
 
     # -- transitions: results and checkpoints -------------------------------------------------------------------

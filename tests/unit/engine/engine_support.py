@@ -323,10 +323,10 @@ class Shell:
         end = AttemptEnd(cause="failed", error="RuntimeError: no model", after_completion=True)
         return self.apply(events.AttemptEnded(trial_id=trial_id, attempt=self.trial(trial_id).attempt, end=end))
 
-    def fail(self, trial_id: str, error: str = "worker 1: no") -> list[Action]:
+    def fail(self, trial_id: str, error: str = "worker 1: no", *, confirmed: bool = False) -> list[Action]:
         """One of the processes of the trial's attempt fails."""
         end, attempt = AttemptEnd(cause="failed", error=error), self.trial(trial_id).attempt
-        return self.apply(events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end))
+        return self.apply(events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end, confirmed=confirmed))
 
     def checkpoint(self, trial_id: str, index: int, iteration: int) -> list[Action]:
         info = CheckpointInfo(

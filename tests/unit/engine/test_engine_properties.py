@@ -253,7 +253,9 @@ class Experiment(RuleBasedStateMachine):
         trial_id, attempt = self.running(data)
         trial = self.engine.state.trials[trial_id]
         decision, told, failing = trial.current.decision, trial.completion_reported, trial.current.failing
-        if failing is not None and cause in ("completed", "stopped", "paused"):
+        counts = cause in ("preempted", "lost") and trial.current.fails_if_lost
+        said = cause
+        if failing is not None and (counts or cause in ("completed", "stopped", "paused")):
             cause, retry = "failed", failing.retry
         if failing is not None and cause == "failed":
             decision, told = None, False
@@ -262,7 +264,7 @@ class Experiment(RuleBasedStateMachine):
                 self.failures[trial_id] += 1
             elif cause in ("preempted", "lost") and decision is None:
                 self.disruptions[trial_id] += 1
-        if cause == "lost":
+        if said == "lost":
             self.lost.add((trial_id, attempt))
         planted = trial.active_exploit
         if cause == "damaged" and planted is not None:
@@ -270,7 +272,7 @@ class Experiment(RuleBasedStateMachine):
         may_retry = retry and not 0 <= self.settings.max_failures < self.failures[trial_id]
         self.apply(
             events.AttemptEnded(
-                trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause, error="why", retry=retry)
+                trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=said, error="why", retry=retry)
             )
         )
         trial = self.engine.state.trials[trial_id]
@@ -278,19 +280,22 @@ class Experiment(RuleBasedStateMachine):
             assert trial.status == ERROR
 
     @precondition(lambda self: self.runs)
-    @rule(data=st.data(), retry=st.sampled_from((True, True, False)))
-    def see_a_process_fail(self, data: st.DataObject, retry: bool) -> None:
+    @rule(data=st.data(), retry=st.sampled_from((True, True, False)), confirmed=st.booleans())
+    def see_a_process_fail(self, data: st.DataObject, retry: bool, confirmed: bool) -> None:
         trial_id, attempt = self.running(data)
         trial = self.engine.state.trials[trial_id]
         counts = trial.current.failing is None and trial.current.decision is None and not trial.completion_reported
         before, error = trial.current.failing, f"rank {attempt} died"
         end = AttemptEnd(cause="failed", error=error, retry=retry)
-        event = events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end)
+        known = trial.current.failure_confirmed
+        known = known or (confirmed and (counts or (before is not None and not trial.completion_reported)))
+        event = events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end, confirmed=confirmed)
         for _ in range(2):
             self.apply(event)
         trial = self.engine.state.trials[trial_id]
         assert trial.running
         assert trial.current.failing == (end if counts else before)
+        assert trial.current.failure_confirmed == known
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
@@ -396,7 +401,7 @@ class Experiment(RuleBasedStateMachine):
         for trial in self.engine.state.running_trials():
             if data.draw(st.booleans()):
                 live.append((trial.trial_id, trial.attempt))
-            elif trial.current.failing is not None:
+            elif trial.current.fails_if_lost:
                 self.failures[trial.trial_id] += 1
             else:
                 self.lost.add((trial.trial_id, trial.attempt))

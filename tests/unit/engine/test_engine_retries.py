@@ -218,6 +218,22 @@ class TestFailureObserved:
         assert starts(shell.end("t0", cause)) == [("t0", 2)]
         assert (shell.trial("t0").failures, shell.trial("t0").current.failing) == (0, None)
 
+    @pytest.mark.parametrize("cause", ["preempted", "lost"])
+    def test_disruption_explains_none_that_is_confirmed(self, cause: Any) -> None:
+        shell = Shell()
+        shell.fail("t0")
+        shell.fail("t0", "another", confirmed=True)
+        shell.end("t0", cause)
+        assert (shell.status(), shell.trial("t0").failures) == (["ERROR"], 1)
+        assert shell.trial("t0").error == "worker 1: no"
+
+    @pytest.mark.parametrize(("confirmed", "counted"), [(False, (0, 1)), (True, (1, 0))])
+    def test_lost_in_a_restart_it_counts_if_confirmed(self, confirmed: bool, counted: tuple[int, int]) -> None:
+        shell = Shell(max_failures=1)
+        shell.fail("t0", confirmed=confirmed)
+        shell.apply(events.Recovered(live=[]))
+        assert (shell.trial("t0").failures, shell.trial("t0").disruptions) == counted
+
     def test_completion_before_it_counts(self) -> None:
         shell = Shell()
         shell.results("t0", result(1, done=True))
@@ -249,7 +265,7 @@ class TestFailureObserved:
 
     def test_survives_a_restart(self) -> None:
         shell = Shell()
-        shell.fail("t0")
+        shell.fail("t0", confirmed=True)
         after = Engine(ListSearch(1))
         after.restore(shell.engine.snapshot())
         shell.engine = after

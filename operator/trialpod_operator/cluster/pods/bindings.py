@@ -63,6 +63,9 @@ from trialpod_operator.experiment.durable import DurableExperiment, NotReadyErro
 
 logger = logging.getLogger(__name__)
 
+COMMIT_TIMEOUT_S = 1.0
+"""Maximum time that one pass waits for the storage before it ends the heads of groups that have failed."""
+
 
 class PodBindings:
     """Keeps the pods of one experiment as its engine wants them.
@@ -306,7 +309,10 @@ class PodBindings:
         self._endings.note(now)
         for binding in list(self._pods.bindings.values()):
             self.assignments.begin_group(binding)
-        await self._pods.groups.end_heads(list(self._pods.bindings.values()))
+        # A confirmed failure is durable before its head is ended: the next operator finds one or the other.
+        failed = any(binding.trial.current.failure_confirmed for binding in self._pods.bindings.values())
+        if not failed or await self._pods.durable.wait_committed(COMMIT_TIMEOUT_S):
+            await self._pods.groups.end_heads(list(self._pods.bindings.values()))
 
     # -- making and ending pods --
 

@@ -137,22 +137,27 @@ class AttemptEndings:
     def note_group(self, binding: PodBinding, now: float) -> Termination | None:
         """Look at the workers of a binding; return how a group has ended that had not begun.
 
-        A worker's failure is journaled when it is first seen: no completion that comes later can hide it.
+        A worker's failure is journaled when it is first seen: no completion that comes later can hide it. It is
+        confirmed, and counts, when no other pod of the group was found lost.
         """
         ended = self._pods.groups.note(binding, now)
         trial, cause = binding.trial, binding.group.cause if binding.group is not None else None
-        if (
-            cause is None
-            or not cause.counts_as_failure
-            or trial.current.failing is not None
-            or trial.current.decision is not None
-        ):
+        if cause is None or not cause.counts_as_failure:
+            return ended
+        confirmed = self._pods.groups.is_confirmed(binding)
+        if trial.current.failing is not None:
+            if trial.current.failure_confirmed or not confirmed:
+                return ended
+        elif trial.current.decision is not None:
             return ended
         if trial.running and trial.attempt == binding.attempt and not trial.completion_reported:
             logger.info("attempt %d of %s fails: %s", binding.attempt, trial.trial_id, cause.message)
-            end = cause.attempt_end()
             self._pods.changed.add(trial.trial_id)
-            self._pods.durable.apply(FailureObserved(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
+            self._pods.durable.apply(
+                FailureObserved(
+                    trial_id=trial.trial_id, attempt=binding.attempt, end=cause.attempt_end(), confirmed=confirmed
+                )
+            )
         return ended
 
     def _vanished(self, binding: PodBinding, last: Object, now: float) -> None:

@@ -6,8 +6,9 @@ Invariants:
   the first answer.
 * The next group's pods are created when all those of the one before have a node: within an experiment, two groups
   never hold half of what each needs. Between experiments the timeout and its pauses do that.
-* A head is ended, with its grace period, as soon as one of its workers has ended badly or is being taken away. A
-  worker on a SIGTERM continues until its group is over: the head needs it for its last step.
+* A head is ended, with its grace period, as soon as one of its workers is being taken away, or has ended badly and
+  that is confirmed in the journal. A worker on a SIGTERM continues until its group is over: the head needs it for its
+  last step.
 
 Owned by the event loop.
 """
@@ -234,6 +235,7 @@ class GroupWork:
         if group is None:
             return
         if group.failed_at and not group.looked and now >= group.failed_at + SETTLE_S:
+            await self._ask_about_head(binding)
             for member in group.members:
                 await self._ask(binding, member, now)
             group.looked = True
@@ -249,6 +251,17 @@ class GroupWork:
             if known and now - since >= patience:
                 await self._ask(binding, member, now)
 
+    async def _ask_about_head(self, binding: PodBinding) -> None:
+        """Workers fail of a head that is gone, whose deletion may have gone unseen."""
+        pod = self.pod(binding, 0)
+        if pod is not None and not await self._work.refresh_pod(pod["metadata"]["name"]):
+            self._cache.update_pod(pod, deleted=True)
+
+    def is_confirmed(self, binding: PodBinding) -> bool:
+        """Return whether a worker's failure is no other pod's: all were looked at, and the head stays."""
+        group, pod = binding.group, self.pod(binding, 0)
+        return group is not None and group.looked and pod is not None and not is_leaving(pod, self._work.deleted)
+
     async def _ask(self, binding: PodBinding, member: Member, now: float) -> None:
         member.asked_at = now
         if await self._work.refresh_pod(self.name_of(binding, member.rank)):
@@ -260,10 +273,15 @@ class GroupWork:
             member.reset_pod()
 
     async def end_heads(self, bindings: Iterable[PodBinding]) -> None:
-        """Ask for the end of heads that have lost a worker."""
+        """Ask for the end of heads that have lost a worker.
+
+        After a worker's failure not before that is confirmed: until then a head that is gone explains it.
+        """
         for binding in bindings:
-            group = binding.group
+            group, current = binding.group, binding.trial.current
             if group is None or group.cause is None or group.reported_at:
+                continue
+            if current.failing is not None and group.cause.counts_as_failure and not current.failure_confirmed:
                 continue
             pod = self.pod(binding, 0)
             if pod is not None and not is_leaving(pod, self._work.deleted):

@@ -224,6 +224,7 @@ class _Account:
                 trial.status,
                 trial.current.failing is not None,
                 trial.current.deadline_missed,
+                trial.current.fails_if_lost,
             )
             for trial in self._of(event)
         }
@@ -351,12 +352,13 @@ class _Account:
             live = set(event.live)
             for facts in self.facts.values():
                 if facts.open and (facts.trial_id, facts.attempt) not in live:
-                    self._close(facts, "lost", before, recovered=True)
+                    self._close(facts, "lost", before)
 
-    def _close(self, facts: Facts, cause: str, before: dict[str, Any], *, recovered: bool = False) -> None:
-        decision, reported, _, failing, overdue = before.get(facts.trial_id, (None, False, PENDING, False, False))
+    def _close(self, facts: Facts, cause: str, before: dict[str, Any]) -> None:
+        unknown = (None, False, PENDING, False, False, False)
+        decision, reported, _, failing, overdue, confirmed = before.get(facts.trial_id, unknown)
         facts.open = False
-        if failing and (cause in _OWN_WORD or recovered or overdue):
+        if (failing and (cause in _OWN_WORD or overdue)) or (confirmed and cause in ("preempted", "lost")):
             cause = "failed"
         facts.last_cause, facts.completion_reported = cause, reported
         if failing and cause == "failed":

@@ -302,6 +302,28 @@ def test_restarted_operator_finds_vanished_workers(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("after_s", [1.0, 6.0, None], ids=["before the look", "after it", "never"])
+def test_head_lost_unseen_explains_workers_failures(play: Play, after_s: float | None) -> None:
+    """Its workers fail at once, and the operator may be replaced before it knows why."""
+
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(3.0)
+        world.operator.watch.lose = lambda plural, _item: plural == "pods"
+        world.pods.vanish(pods_of(world, 0)[0])
+        world.operator.watch.lose = lambda plural, _item: False
+        world.pods.kill(pods_of(world, 1)[0], 1, "Error")
+        if after_s is not None:
+            await asyncio.sleep(after_s)
+            await world.replace_operator(1.0)
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"], world.states()) == (0, 1, ["TERMINATED"])
+
+    play(scenario)
+
+
 def test_suspending_ends_all_pods_of_a_trial(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
