@@ -1,11 +1,10 @@
 """A neural network for handwritten digits, trained epoch by epoch. It needs no package but trialpod.
 
-``digits.txt.gz`` has 1,797 images of 8 x 8 pixels, one a line: the digit, then each pixel's brightness, 0 to g (16).
+``digits.txt`` has 1,797 images of 8 x 8 pixels, one a line: the digit, then each pixel's brightness, 0 to g (16).
 They are the test set of E. Alpaydin and C. Kaynak, *Optical Recognition of Handwritten Digits* (1998), UCI Machine
 Learning Repository, https://doi.org/10.24432/C50P49, under the licence CC BY 4.0; only the file's form was changed.
 """
 
-import gzip
 import json
 import math
 import random
@@ -21,7 +20,7 @@ MOMENTUM = 0.9
 
 def load_digits():
     """Return images as rows of 64 numbers from 0 to 1, and what each shows."""
-    lines = gzip.decompress(Path(__file__).with_name("digits.txt.gz").read_bytes()).decode().splitlines()
+    lines = Path(__file__).with_name("digits.txt").read_text().splitlines()
     return [([int(pixel, 17) / 16 for pixel in line[2:]], int(line[0])) for line in lines]
 
 

@@ -114,6 +114,7 @@ class Shell:
             "TERM": "dumb",
             "PATH": f"{Path(TRIALPOD[0]).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
+            "HOME": str(folder),  # where scripts keep their results
             "XDG_RUNTIME_DIR": str(folder / "runtime"),
         }
         self._running: list[Running] = []

@@ -98,11 +98,11 @@ class Environment:
         done(UV, "pip", "install", "--quiet", "--python", str(self.bin / "python"), *requirements)
 
     def trialpod(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run(str(self.bin / "trialpod"), *arguments, cwd=self.work)
+        return run(str(self.bin / "trialpod"), *arguments, cwd=self.work, HOME=str(self.work))
 
     def python(self, code: str) -> subprocess.CompletedProcess[str]:
         (self.work / "script.py").write_text(code)
-        return run(str(self.bin / "python"), "script.py", cwd=self.work)
+        return run(str(self.bin / "python"), "script.py", cwd=self.work, HOME=str(self.work))
 
 
 def every_command(environment: Environment) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.local
 
 @pytest.fixture(autouse=True)
 def _without_a_cluster(shell: Shell) -> None:
-    shell.env |= {"KUBECONFIG": "/nowhere", "HOME": str(shell.folder)}
+    shell.env["KUBECONFIG"] = "/nowhere"
 
 
 ENDLESS = """

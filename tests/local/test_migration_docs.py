@@ -22,7 +22,6 @@ def files(page: str) -> dict[str, str]:
 class TestFromOptuna:
     def test_the_script_runs(self, shell: Shell) -> None:
         shell.write("script.py", files("coming-from-optuna.md")["script.py"])
-        shell.env["HOME"] = str(shell.folder)  # where a script keeps its results
         done = shell.python("script.py")
         assert done.returncode == 0, done.stderr
         assert re.search(r"\{'lr': 0\.\d+, 'layers': [123]\}", done.stdout)

@@ -47,7 +47,6 @@ class TestTrainables:
         assert [(trial["iteration"], bool(trial["checkpoint"])) for trial in found["trials"]] == [(10, True)] * 4
 
     def test_notebook_cell_runs_and_continues(self, shell: Shell) -> None:
-        shell.env["HOME"] = str(shell.folder)  # its results are where those of a notebook are
         first, again = (shell.python("notebook.py") for _ in range(2))
         assert (first.returncode, again.returncode) == (0, 0), again.stderr
         assert "nothing to run: all 6 trials are done" in again.stdout

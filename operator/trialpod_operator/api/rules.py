@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,8 +133,8 @@ class _Rules:
         if self._has("trainable", "attribute") and "source" not in given:
             self._report(("trainable", "attribute"), "goes only with source; an entrypoint names it after its colon")
 
-        if given == ["source"] and not self._has("trainable", "attribute") and not self._started:
-            self._inline_source(self._get("trainable", "source"))
+        if given == ["source"] and not self._started:
+            self._inline_source(self._get("trainable", "source"), self._get("trainable", "attribute"))
 
     def command(self) -> None:
         for name in FIELDS:
@@ -159,21 +160,31 @@ class _Rules:
                 path = ("env", problem.field.removeprefix("env."))
             self._report(("trainable", *path), problem.reason)
 
-    def _inline_source(self, source: object) -> None:
+    def _inline_source(self, source: object, attribute: object) -> None:
         from trialpod.runner import inline_source
 
         if not isinstance(source, str):
             return
-        try:
-            names = [] if inline_source.has_class(source) else inline_source.candidates(source)
-        except (SyntaxError, ValueError):
-            return  # maybe of another version of Python than that of the trials
+        path = ("trainable", "source")
+        if (mistake := inline_source.syntax_problem(source)) is not None:
+            if self._has("image"):
+                self._warn(path, f"{mistake} (of Python {sys.version_info[0]}.{sys.version_info[1]})")
+            else:
+                self._report(path, mistake)
+            return
+        names = [] if attribute or inline_source.has_class(source) else inline_source.candidates(source)
         if len(names) > 1:
             self._report(
-                ("trainable", "source"),
+                path,
                 f"several functions in it could be the Trainable ({', '.join(names)}); name it in "
                 "spec.trainable.attribute",
             )
+        chosen = attribute or (names[0] if len(names) == 1 else None)
+        space = self._get("searchSpace") if self._has("searchSpace") else {}
+        if isinstance(chosen, str) and isinstance(space, dict) and not self._has("searchAlgorithm", "parameters"):
+            missing = inline_source.missing_parameters(source, chosen, space)
+            if missing is not None:
+                self._warn(path, missing)
 
     def search_space(self) -> None:
         space = {} if not self._has("searchSpace") else self._get("searchSpace")

@@ -105,7 +105,11 @@ def _run(arguments: Namespace) -> int:
             continue
         if arguments.imports:
             folder = Path.cwd() if path == "-" else Path(path).resolve().parent
-            report = replace(report, problems=report.problems + _import_problems(report, folder))
+            report = replace(
+                report,
+                problems=report.problems + _import_problems(report, folder),
+                warnings=report.warnings + _missing_parameters(report, folder),
+            )
         if not _show(report):
             status = max(status, 1)
     return status
@@ -133,6 +137,27 @@ def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
             problem = str(error)
         if problem is not None:
             found.append(checked.document.problem(where, problem))
+    return found
+
+
+def _missing_parameters(report: FileReport, folder: Path) -> list[Problem]:
+    """Return what functions in files beside the manifest read from their config without its being searched."""
+    from trialpod.runner import inline_source
+
+    found = []
+    for checked in report.experiments:
+        if checked.experiment is None or checked.experiment.spec.trainable.entrypoint is None:
+            continue
+        spec = checked.experiment.spec
+        module, _, name = (spec.trainable.entrypoint or "").partition(":")
+        file = folder.joinpath(*module.split(".")).with_suffix(".py")
+        if not file.is_file() or (spec.search_algorithm is not None and spec.search_algorithm.parameters):
+            continue
+        source = file.read_text(encoding="utf-8", errors="replace")
+        if inline_source.syntax_problem(source) is None:
+            missing = inline_source.missing_parameters(source, name, spec.search_space or {})
+            if missing is not None:
+                found.append(checked.document.problem(("spec", "trainable", "entrypoint"), missing))
     return found
 
 

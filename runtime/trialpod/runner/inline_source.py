@@ -7,6 +7,74 @@ calls, which is no helper. The runner and the validation of manifests decide by 
 from __future__ import annotations
 
 import ast
+import warnings
+from collections.abc import Collection
+
+
+def syntax_problem(source: str) -> str | None:
+    """Return why a source cannot be compiled by this version of Python, with its line; None when it can."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "the inline source", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        return f"line {error.lineno} is no valid Python: {error.msg}" + (f": {line}" if line else "")
+    except ValueError as error:  # a null byte
+        return f"it is no valid Python: {error}"
+    return None
+
+
+def parameters_read(source: str, function: str) -> set[str]:
+    """Return the parameters without which a function raises KeyError, as far as its text tells.
+
+    These are the texts ``name`` of ``config["name"]``, where config is its first argument. There are none where the
+    function stores into its config, passes it on, asks what is in it, or catches exceptions.
+
+    Args:
+        source: Python that compiles.
+        function: a name at its top level.
+    """
+    node = next((n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == function), None)
+    arguments = [*node.args.posonlyargs, *node.args.args] if node is not None else []
+    if node is None or not arguments:
+        return set()
+    config = arguments[0].arg
+
+    def is_config(part: ast.AST) -> bool:
+        return isinstance(part, ast.Name) and part.id == config
+
+    found = set()
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Try, ast.TryStar, ast.In, ast.NotIn)):
+            return set()
+        if isinstance(part, ast.Name) and part.id == config and not isinstance(part.ctx, ast.Load):
+            return set()
+        if isinstance(part, ast.Call) and any(map(is_config, part.args)):
+            return set()
+        if isinstance(part, ast.Attribute) and is_config(part.value) and part.attr not in ("get", "items"):
+            return set()
+        if not (isinstance(part, ast.Subscript) and is_config(part.value)):
+            continue
+        if not isinstance(part.ctx, ast.Load):
+            return set()
+        if isinstance(part.slice, ast.Constant) and isinstance(part.slice.value, str):
+            found.add(part.slice.value)
+    return found
+
+
+def missing_parameters(source: str, function: str, space: Collection[str]) -> str | None:
+    """Return a sentence on what a function reads from its config and a search space does not have; None for nothing.
+
+    Args:
+        source: Python that compiles.
+        function: a name at its top level.
+        space: the names at the top level of the search space.
+    """
+    missing = sorted(parameters_read(source, function) - set(space))
+    if not missing:
+        return None
+    return f"{function} reads {', '.join(missing)} from its config, which spec.searchSpace does not have"
 
 
 def candidates(source: str) -> list[str]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.rules import check_rules
 
@@ -143,3 +145,41 @@ class TestPlaceOfAMistake:
         space = {"opt": {"lr": 1, "beta": 2}, "opt/lrx": 1}
         ((path, _),) = _findings({"searchSpace": space, "scheduler": pbt, "metric": "a", "mode": "max"})
         assert path == "spec.scheduler.parameters.hyperparam_mutations.opt.lrr"
+
+
+class TestInlineSource:
+    def found(self, source: str, **spec: Any) -> tuple[list[str], list[str]]:
+        findings = check_rules(Document({"spec": {"trainable": {"source": source}, **spec}}), set())
+        return (
+            [each.message for each in findings.problems if each.path == "spec.trainable.source"],
+            [each.message for each in findings.warnings if each.path == "spec.trainable.source"],
+        )
+
+    def test_syntax_error_has_its_line(self) -> None:
+        problems, _ = self.found("def train(config):\n    return = 1\n")
+        assert problems == ["line 2 is no valid Python: invalid syntax: return = 1"]
+        assert "'return' outside function" in self.found("return 1")[0][0]
+
+    def test_syntax_error_beside_an_image_is_a_warning(self) -> None:
+        problems, warnings = self.found("def train(config:\n", image="a/b:1")
+        assert (problems, len(warnings)) == ([], 1)
+
+    def test_parameter_that_nothing_gives_is_a_warning(self) -> None:
+        source = "def train(config):\n    print(config['lr'], config['steps'], config.get('other'))\n"
+        _, (said,) = self.found(source, searchSpace={"lr": {"uniform": [0, 1]}})
+        assert said == "train reads steps from its config, which spec.searchSpace does not have"
+        assert "reads lr, steps from" in self.found(source)[1][0]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "config = {'lr': 1, **config}; config['lr']",
+            "config['lr'] = 1; config['lr']",
+            "config.setdefault('lr', 1); config['lr']",
+            "fill(config); config['lr']",
+            "config['lr'] if 'lr' in config else 1",
+            "config.get('lr')",
+        ],
+    )
+    def test_config_with_defaults_is_no_warning(self, body: str) -> None:
+        assert self.found(f"def train(config):\n    {body}\n") == ([], [])

@@ -114,3 +114,8 @@ class TestImports:
         assert "importing 'imported_here' raised SystemExit" in capsys.readouterr().err
         (tmp_path / "imported_here.py").write_text("def trian(config): pass\n")
         assert main(["validate", "--imports", str(file)]) == 0
+        assert "warning" not in capsys.readouterr().err
+        (tmp_path / "imported_here.py").write_text("def trian(config): config['momentum']\n")
+        assert main(["validate", "--imports", str(file)]) == 0
+        assert "warning: " in (said := capsys.readouterr().err)
+        assert "trian reads momentum from its config" in said

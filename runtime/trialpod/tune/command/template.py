@@ -25,6 +25,8 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME = re.compile(r"[^\s=:{}/.]([^={}:]*[^\s={}:/.])?")
 _CODE = re.compile(r"[\s\"'`$();,<>|&+*!\\]")
 """In a name before a ``=``: code of a shell or of awk in braces, such as ``{print "n="}``, not a default."""
+_CODE_DEFAULT = re.compile(r"[`$;\n]")
+"""In a default: code again, such as ``{x=$1; y=2}``."""
 
 
 class TemplateError(InvalidInputError):
@@ -68,7 +70,7 @@ def parse(template: str) -> list[str | Placeholder]:
                 f"{_shown(template)} has a single {token[0]}; write {double} for the character itself"
             )
         name, equals, default = token[1].partition("=")
-        if not _NAME.fullmatch(name) or (equals and _CODE.search(name)):
+        if not _NAME.fullmatch(name) or (equals and (_CODE.search(name) or _CODE_DEFAULT.search(default))):
             raise TemplateError(
                 f"{token[0]} in {_shown(template)} is no placeholder: write {{name}} or {{name=default}} with the "
                 f"name of a parameter; for the braces themselves write {{{token[0]}}}"

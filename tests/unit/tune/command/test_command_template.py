@@ -155,10 +155,29 @@ class TestProblems:
     def test_single_braces(self, template):
         assert len(refused("x", template, parameters=["lr"])) == 1
 
-    @pytest.mark.parametrize("template", ["awk '{printf \"loss=%f\", 1}'", "{n+=1; m=2}", '{"lr"=1}', "{a b=1}"])
+    @pytest.mark.parametrize(
+        "template",
+        [
+            "awk '{printf \"loss=%f\", 1}'",
+            "{n+=1; m=2}",
+            '{"lr"=1}',
+            "{a b=1}",
+            "{x=$1; y=2}",
+            "{x=$1}",
+            "{x=`date`}",
+            "{x=1\ny=2}",
+        ],
+    )
     def test_code_in_braces_is_no_default(self, template):
         with pytest.raises(TemplateError, match="for the braces themselves"):
             parse(template)
+
+    def test_code_in_doubled_braces_is_text(self):
+        assert render("{{x=$1; y=2}}", {}, {}) == "{x=$1; y=2}"
+
+    @pytest.mark.parametrize("default", ["", "0.1", "adam w", "[64,64]", "a=b", "s3://b/c", "it's"])
+    def test_defaults(self, default):
+        assert render(f"{{x={default}}}", {}, {}) == default
 
     def test_patterns(self):
         def metrics(**given) -> list[str]:
