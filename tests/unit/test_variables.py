@@ -19,7 +19,7 @@ TEXTS = [
     *ROOT.glob("charts/trialpod/**/*.y*ml"),
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/**/*.md"),
-    *ROOT.glob("examples/**/*.*"),
+    *(path for path in ROOT.glob("examples/**/*.*") if path.suffix != ".pyc"),
 ]
 NAME = re.compile(r"\bTRIALPOD_[A-Z_]+[A-Z]\b")
 NO_VARIABLES = {"TRIALPOD_DIR"}
