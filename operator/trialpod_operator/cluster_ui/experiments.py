@@ -212,7 +212,7 @@ class ClusterExperiments:
             if now - self._listed[0] >= IDLE_S:
                 self._listed = (float("-inf"), [])
         for known in dropped:
-            known.model.place.close()
+            known.model.close()
 
     def close(self) -> None:
         """Close all storages."""
@@ -220,7 +220,7 @@ class ClusterExperiments:
             dropped = list(self._known.values())
             self._known.clear()
         for known in dropped:
-            known.model.place.close()
+            known.model.close()
 
     def _may_see(self, user: User, namespace: str, name: str) -> bool:
         if not all(_NAME.fullmatch(part) for part in (namespace, name)):
@@ -258,14 +258,14 @@ class ClusterExperiments:
             while len(self._known) > MAX_MODELS:
                 dropped.append(self._known.popitem(last=False)[1])
         for known in dropped:
-            known.model.place.close()
+            known.model.close()
         return model
 
     def _drop(self, key: tuple[str, str]) -> None:
         with self._lock:
             known = self._known.pop(key, None)
         if known is not None:
-            known.model.place.close()
+            known.model.close()
 
     def _standing(self, key: tuple[str, str]) -> Json:
         try:

@@ -72,7 +72,7 @@ class DeskExperiments:
     def close(self) -> None:
         """Close the storages."""
         for model in self._models.values():
-            model.place.close()
+            model.close()
         self._open.close()
 
     def _standing(self, name: str) -> Json:

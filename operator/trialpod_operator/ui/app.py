@@ -51,7 +51,7 @@ from trialpod_operator.ui.access import (
 from trialpod_operator.ui.gate import POLICY, STRICT_HEADERS, Authenticate, Gate, error
 from trialpod_operator.view.curves import MAX_POINTS
 from trialpod_operator.view.exports import results_csv
-from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
+from trialpod_operator.view.model import ExperimentModel, ModelClosedError, NoSuchTrialError
 
 STATIC = Path(__file__).parent / "static"
 TOKEN_HEADER = "x-trialpod-token"
@@ -61,6 +61,7 @@ READ_S = 0.1
 
 KEEP_ALIVE_S = 15.0
 ASK_AGAIN_S = 10.0
+MAX_TRIES = 3
 MAX_BODY_BYTES = 64 * 1024
 ACTIONS = ("suspend", "resume", "stop-trial", "more-samples")
 
@@ -155,7 +156,8 @@ class Server:
         return FileResponse(index, headers={"cache-control": "no-cache"})
 
     def _session(self, request: Request) -> Response:
-        signs_in = bool(self._sign_in)
+        # Who comes with a header signs in elsewhere, and cannot sign out here.
+        signs_in = bool(self._sign_in) and "authorization" not in request.headers
         known = {"token": request.state.token, "user": request.state.user.name, "signs_in": signs_in}
         return _json({**known, "actions": self._actions is not None})
 
@@ -247,7 +249,10 @@ class Server:
                 asked = time.monotonic()
                 if not await self._still_allowed(request, model):
                     return  # the page asks again, and learns why
-            await run_in_threadpool(self._refresh, model)
+            try:
+                await run_in_threadpool(self._refresh, model)
+            except ModelClosedError:
+                return  # the page asks again, for the model that has taken its place
             now = time.monotonic()
             rows = await run_in_threadpool(model.trial_rows, cursor) if model.cursor != cursor else b""
             found = await run_in_threadpool(self._headed, request, model)
@@ -281,9 +286,12 @@ class Server:
         return {**model.header(), "id": request.path_params["id"]}
 
     def _model(self, request: Request) -> ExperimentModel:
-        model = self._experiments.model(request.state.user, request.path_params["id"])
-        self._refresh(model)
-        return model
+        for _ in range(MAX_TRIES):
+            model = self._experiments.model(request.state.user, request.path_params["id"])
+            with contextlib.suppress(ModelClosedError):  # dropped for another one since
+                self._refresh(model)
+                return model
+        raise ModelClosedError("the server's memory for experiments is short; ask again")
 
     def _refresh(self, model: ExperimentModel) -> None:
         """Bring the model up to date, once a second however many ask."""
@@ -294,8 +302,9 @@ class Server:
     def _load(self, model: ExperimentModel) -> None:
         """Read the files of trials beside the answers, until there are none left."""
         try:
-            while not self._closing.is_set() and model.refresh(REFRESH_S):
-                pass
+            with contextlib.suppress(ModelClosedError):
+                while not self._closing.is_set() and model.refresh(REFRESH_S):
+                    pass
         finally:
             self._loading.discard(model)
 

@@ -60,9 +60,10 @@ class LocalExperiments:
             if known is None:
                 known = self._made(experiment_id)
             self._models[experiment_id] = known
-            while len(self._models) > MAX_MODELS:
-                self._models.pop(next(iter(self._models))).place.close()
-            return known
+            dropped = [self._models.pop(each) for each in list(self._models)[:-MAX_MODELS]]
+        for model in dropped:
+            model.close()
+        return known
 
     def reads_logs(self, user: User, experiment_id: str) -> bool:
         """Return True: who runs this may read the files."""
@@ -71,7 +72,7 @@ class LocalExperiments:
     def close(self) -> None:
         """Remove the copies of what is in a bucket."""
         for model in self._models.values():
-            model.place.close()
+            model.close()
 
     def _names(self) -> list[str]:
         if self._one is not None:

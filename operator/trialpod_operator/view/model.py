@@ -79,6 +79,10 @@ class NoSuchTrialError(InvalidInputError):
     """The experiment has no trial of that id."""
 
 
+class ModelClosedError(TrialpodError):
+    """The model was dropped, for room, while somebody asked it; who serves it makes another."""
+
+
 class _Metric:
     """The curves of one metric, and the trials whose files are still to be read for them."""
 
@@ -140,6 +144,7 @@ class ExperimentModel:
         self._stale_since: float | None = None
         self._refreshed_at: float | None = None
         self._tried_at = -math.inf  # monotonic
+        self._closed = False
 
     # -- keeping up ---------------------------------------------------------------------------------------------
 
@@ -152,8 +157,13 @@ class ExperimentModel:
             budget_s: maximum time for reading files of trials, in seconds, roughly.
             max_age_s: nothing is done when the last refresh ended so many seconds ago or less; after one that failed,
                 `RETRY_INTERVAL_S` or less, because a store that refuses takes seconds to say so.
+
+        Raises:
+            ModelClosedError: `close` was called.
         """
         with self._lock:
+            if self._closed:
+                raise ModelClosedError("the experiment's data was dropped; ask again")
             age_s = time.monotonic() - self._tried_at
             if max_age_s and age_s < (RETRY_INTERVAL_S if self._problem or self._stale_since else max_age_s):
                 return any(each.unread for each in self._metrics.values())
@@ -177,6 +187,12 @@ class ExperimentModel:
             if metric is not None:
                 self._metric(metric)
         return self._read_files(budget_s)
+
+    def close(self) -> None:
+        """Remove the copy of what is in a bucket, once nobody reads it."""
+        with self._lock:
+            self._closed = True
+            self.place.close()
 
     def load(self) -> None:
         """Take in everything, for a caller that shows it once.
@@ -298,7 +314,7 @@ class ExperimentModel:
         while time.monotonic() < end:
             with self._lock:
                 metric = next((each for each in self._metrics.values() if each.unread), None)
-                if metric is None:
+                if metric is None or self._closed:
                     return False
                 sampled = [metric.unsampled.popleft() for _ in range(min(SAMPLE_BATCH, len(metric.unsampled)))]
                 wanted = sampled or [metric.unread.popleft() for _ in range(min(READ_BATCH, len(metric.unread)))]

@@ -233,6 +233,23 @@ document.addEventListener("keydown", (event) => {
   } else if (store.selection.size) store.clearSelection();
 });
 
+/** Shows who has signed in, where users do, and lets them sign out. */
+async function showUser() {
+  const session = await get("session").catch(() => ({}));
+  if (!session.signs_in) return;
+  const user = document.getElementById("user");
+  const button = document.getElementById("sign-out");
+  user.textContent = session.user;
+  user.title = session.user;
+  user.hidden = button.hidden = false;
+  button.addEventListener("click", async () => {
+    leave();
+    await fetch("/signout", { method: "POST" }).catch(() => null);
+    location.assign("/login");
+  });
+}
+
 addEventListener("hashchange", () => { route.before = true; route(); });
 setUp(document.getElementById("theme"));
 route();
+showUser();
