@@ -207,8 +207,12 @@ class GroupWork:
             last = self._cache.deleted_pod(member.uid) if member.uid else None
             if last is None:
                 # A group that has begun had all its pods: an operator before this one saw them. If it saw one of them
-                # fail, that explains why a pod is not there.
-                unknown = binding.assigned and not member.uid and binding.trial.current.failing is None
+                # fail, that explains why a pod is not there, unless the one that failed is another one.
+                current = binding.trial.current
+                explained = current.failing is not None and (
+                    current.failure_confirmed or not self._others_failed(binding, member)
+                )
+                unknown = binding.assigned and not member.uid and not explained
                 ending = read_termination(None, vanished=True) if unknown else None
             elif binding.assigned:
                 ending = read_termination(last, vanished=True, deleted_by_us=member.uid in by_us)
@@ -228,6 +232,12 @@ class GroupWork:
             if ending is not None and not binding.assigned and may_be_explained(member, ending, now):
                 return None
         return of_worker(member.rank, ending, begun=binding.assigned) if ending is not None else None
+
+    def _others_failed(self, binding: PodBinding, member: Member) -> bool:
+        """Return whether the pod of another worker shows a failure."""
+        pods = (self.pod(binding, other.rank) for other in _group(binding).members if other is not member)
+        endings = (read_termination(pod) for pod in pods if pod is not None)
+        return any(ending is not None and ending.counts_as_failure for ending in endings)
 
     async def look(self, binding: PodBinding, now: float) -> None:
         """Ask the server about workers: after a failure of any pod, and where only silence tells."""

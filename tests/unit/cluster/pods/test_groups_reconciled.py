@@ -302,17 +302,19 @@ def test_restarted_operator_finds_vanished_workers(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("after_s", [1.0, 6.0, None], ids=["before the look", "after it", "never"])
-def test_head_lost_unseen_explains_workers_failures(play: Play, after_s: float | None) -> None:
-    """Its workers fail at once, and the operator may be replaced before it knows why."""
+def test_pod_lost_unseen_explains_failure_of_a_worker(play: Play, rank: int, after_s: float | None) -> None:
+    """The worker fails at once, and the operator may be replaced before it knows why."""
 
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **WORKERS)
         await world.until_running()
         await asyncio.sleep(3.0)
+        assert len(pods_of(world, 2)) == 1
         world.operator.watch.lose = lambda plural, _item: plural == "pods"
-        world.pods.vanish(pods_of(world, 0)[0])
+        world.pods.vanish(pods_of(world, rank)[0])
         world.operator.watch.lose = lambda plural, _item: False
         world.pods.kill(pods_of(world, 1)[0], 1, "Error")
         if after_s is not None:
