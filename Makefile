@@ -9,6 +9,8 @@ NEWEST_VENV := .venv-$(NEWEST)
 SEARCH_VENV := .venv-search
 UI_VENV := .venv-ui
 BIN := $(VENV)/bin
+# Tests start hundreds of processes; without bytecode each of them would compile all that it imports.
+COMPILE := python -m compileall -q runtime operator
 SLOWEST := --durations=20 --durations-min=2
 # The test cluster's Kubernetes: newest, or oldest, the oldest one that the chart accepts.
 KUBERNETES ?= newest
@@ -52,16 +54,19 @@ announced:
 
 test-fast: $(VENV)/$(STAMP)
 	@tools/build_minio >/dev/null
+	@$(BIN)/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" $(SLOWEST) tests
 
 test-slow: $(VENV)/$(STAMP) test-newest ## The tests that take longer (kills, faults of the store, every example), and the newest Python
 	@tools/build_minio >/dev/null
+	@$(BIN)/$(COMPILE)
 	@echo "== slow tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow $(SLOWEST) tests
 
 test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of Python, on the newest
 	@tools/build_minio >/dev/null
+	@$(NEWEST_VENV)/bin/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
 	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" $(SLOWEST) \
 	  tests/unit tests/contract tests/local

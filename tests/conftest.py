@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def _own_temporary_folder() -> Iterator[None]:
         patch.setattr(tempfile, "tempdir", None)
         yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the rewritten modules of tests, also where the environment says that Python keeps no bytecode.
+
+    Only these: a module that a test writes twice within a second must not be taken from its bytecode.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
