@@ -72,7 +72,7 @@ told(seen=recorder.seen)
     assert seen[0] == ["setup", 1, 2]
     assert seen[-1] == ["end", 2]
     one = [entry for entry in seen if entry[1] == 1 and entry[0] != "setup"]
-    assert one[0] == ["start", 1, "RUNNING"]
+    assert one[0] == ["start", 1, "PENDING"]
     assert [entry for entry in one if entry[0] == "result"] == [["result", 1, 1, 5, 1], ["result", 1, 2, 5, 1]]
     assert [entry[2] for entry in one if entry[0] == "checkpoint"] == ["checkpoint_000000", "checkpoint_000001"]
     assert all(one[place + 1][0] == "save" for place, entry in enumerate(one) if entry[0] == "checkpoint")

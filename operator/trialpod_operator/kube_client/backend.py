@@ -258,6 +258,7 @@ class KubernetesBackend:
             request.storage_uri,
             stop=request.stop,
             num_samples=request.num_samples,
+            time_budget_s=request.time_budget_s,
             clock=self._clock,
         )
 

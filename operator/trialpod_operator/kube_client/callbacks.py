@@ -64,6 +64,7 @@ class RemoteCallbacks:
         uri: of that storage.
         stop: for `Callback.setup`.
         num_samples: for `Callback.setup`.
+        time_budget_s: seconds, for `Callback.setup`.
         clock: seconds, for how often the storage is asked.
     """
 
@@ -75,13 +76,17 @@ class RemoteCallbacks:
         *,
         stop: Any = None,
         num_samples: int | None = None,
+        time_budget_s: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._hooks = CallbackList(callbacks)
         self._open_storage = open_storage
         self._uri = uri.rstrip("/")
-        self._stop = stop
-        self._num_samples = num_samples
+        self._limits = {
+            "stop": {} if stop is None else stop,
+            "num_samples": num_samples,
+            "time_budget_s": time_budget_s,
+        }
         self._clock = clock
         self._storage: Storage | None = None
         self._iteration = 0
@@ -103,7 +108,7 @@ class RemoteCallbacks:
         if not self._begun:
             self._begun = True
             total = ((item.get("status") or {}).get("trials") or {}).get("total")
-            self._hooks.call("setup", stop=self._stop, num_samples=self._num_samples, total_num_samples=total)
+            self._hooks.setup(**self._limits, total_num_samples=total)
         self._iteration += 1
         self._call("on_step_begin")
         for trial in trials:

@@ -199,7 +199,13 @@ def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:
     callbacks += request.callbacks
     if not callbacks and request.progress_reporter is None:
         return None
-    return Callbacks(callbacks, directory, stop=request.stop, num_samples=request.num_samples)
+    return Callbacks(
+        callbacks,
+        directory,
+        stop=request.stop,
+        num_samples=request.num_samples,
+        time_budget_s=request.time_budget_s,
+    )
 
 
 def _ways(script: ScriptRun) -> Remedies:

@@ -34,7 +34,7 @@ from trialpod.tune.result import Metrics, checkpoints_in
 from trialpod.tune.trial import Trial as TrialView
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, CheckpointsChanged, ResultsReceived
-from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.engine.trial import ERROR, PENDING, RUNNING, Trial
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.trial_files import complete_result, static_fields
 
@@ -53,6 +53,7 @@ class Callbacks:
         directory: the experiment's.
         stop: for `Callback.setup`.
         num_samples: for `Callback.setup`.
+        time_budget_s: seconds, for `Callback.setup`.
         clock: seconds, monotonic.
     """
 
@@ -63,12 +64,16 @@ class Callbacks:
         *,
         stop: Any = None,
         num_samples: int | None = None,
+        time_budget_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hooks = CallbackList(callbacks)
         self._state_file = directory / TRIALPOD_DIR / CALLBACKS_FILE
-        self._stop = stop
-        self._num_samples = num_samples
+        self._limits = {
+            "stop": {} if stop is None else stop,
+            "num_samples": num_samples,
+            "time_budget_s": time_budget_s,
+        }
         self._clock = clock
         self._saved_at = clock()
         self._iteration = 0
@@ -88,7 +93,7 @@ class Callbacks:
         """
         self._host = host
         total = host.engine.search.total
-        self._hooks.call("setup", stop=self._stop, num_samples=self._num_samples, total_num_samples=total)
+        self._hooks.setup(**self._limits, total_num_samples=total)
         for trial in host.engine.state.trials.values():
             self._add(trial)
             if trial.checkpoints:
@@ -119,9 +124,12 @@ class Callbacks:
             case ResultsApplied(trial=trial) if self._hooks.wants("on_trial_result"):
                 self._results(trial, action.opened or action.results)
             case TrialEnded(trial=trial):
-                self._call("on_trial_error" if trial.status == ERROR else "on_trial_complete", trial)
+                failed = trial.status == ERROR
+                with self._shown_as(trial, ERROR if failed else RUNNING):
+                    self._call("on_trial_error" if failed else "on_trial_complete", trial)
             case TrialRequeued(trial=trial, why="failed" | "disrupted"):
-                self._call("on_trial_recover", trial)
+                with self._shown_as(trial, PENDING):
+                    self._call("on_trial_recover", trial)
 
     def end(self) -> None:
         """Call ``on_experiment_end``, once, and save what the callbacks want to remember.
@@ -153,6 +161,16 @@ class Callbacks:
             more["trial"] = self._views[trial.trial_id]
         self._hooks.call(hook, iteration=self._iteration, trials=self.trials, **more)
 
+    @contextlib.contextmanager
+    def _shown_as(self, trial: Trial, status: str) -> Iterator[None]:
+        """Let callbacks see the status that Ray's see: that before the change which they are called for."""
+        facts = self._facts[trial.trial_id]
+        facts.shown_status = status
+        try:
+            yield
+        finally:
+            facts.shown_status = None
+
     def _trial(self, trial_id: str) -> Trial | None:
         return self._host.engine.state.trials.get(trial_id) if self._host is not None else None
 
@@ -160,7 +178,8 @@ class Callbacks:
         trial = self._trial(event.trial_id)
         if trial is None or trial.attempt != event.attempt or not trial.running:
             return
-        self._call("on_trial_start", trial)
+        with self._shown_as(trial, PENDING):
+            self._call("on_trial_start", trial)
         if trial.checkpoint is not None:
             self._call("on_trial_restore", trial)
 
@@ -230,6 +249,7 @@ class _Facts:
         self.created_at = trial.created_at
         self.delivered: dict[str, Any] | None = None
         """The result that callbacks receive right now; later ones of the same batch are not theirs to see yet."""
+        self.shown_status: str | None = None
 
     @property
     def name(self) -> str:
@@ -249,7 +269,7 @@ class _Facts:
 
     @property
     def status(self) -> str:
-        return self._trial.status
+        return self.shown_status or self._trial.status
 
     @property
     def path(self) -> str:

@@ -31,10 +31,11 @@ class Callback:
         """Called once, before anything starts.
 
         Args:
-            stop: ``RunConfig(stop=...)``.
+            stop: ``RunConfig(stop=...)``; ``{}`` without one.
             num_samples: ``TuneConfig(num_samples=...)``.
             total_num_samples: how many trials there will be; None when that is open.
-            info: more, in later versions.
+            info: ``time_budget_s``, seconds or None, and more in later versions. A `setup` without ``**info`` gets
+                the arguments that it names.
         """
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -101,6 +102,15 @@ class CallbackList:
         """Call a hook of each callback that has it."""
         for callback in self._overriding[hook]:
             self._call(callback, hook, arguments)
+
+    def setup(self, **arguments: Any) -> None:
+        """Call `setup` of each callback that has it, with those of the arguments that it takes."""
+        for callback in self._overriding["setup"]:
+            taken = inspect.signature(callback.setup).parameters
+            if not any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+                self._call(callback, "setup", {name: arguments[name] for name in arguments if name in taken})
+            else:
+                self._call(callback, "setup", arguments)
 
     def result(self, result: dict[str, Any], **arguments: Any) -> None:
         """Call `on_trial_result`, with a copy of the result for each callback."""

@@ -162,3 +162,23 @@ class TestExceptionUnderRaysName:
             assert isinstance(raised, OSError)
             assert isinstance(raised, TrialpodError) is installed
             assert raised.__notes__ == ["the callback X raised OSError"]
+
+
+class TestSetup:
+    def test_gives_the_arguments_that_are_named(self) -> None:
+        seen: list[Any] = []
+
+        class Nothing(Callback):
+            def setup(self) -> None:  # type: ignore[override]
+                seen.append("nothing")
+
+        class One(Callback):
+            def setup(self, stop: Any = None) -> None:  # type: ignore[override]
+                seen.append(stop)
+
+        class All(Callback):
+            def setup(self, stop: Any = None, **info: Any) -> None:
+                seen.append(info)
+
+        CallbackList([Nothing(), One(), All()]).setup(stop={"n": 1}, time_budget_s=5.0)
+        assert seen == ["nothing", {"n": 1}, {"time_budget_s": 5.0}]

@@ -97,15 +97,18 @@ def calls(folder: str) -> dict[str, Any]:
     return {
         "a function": lambda: _recorded(folder, _train),
         "a stop criterion": lambda: _recorded(folder, _train, stop={"n": 1}),
-        "checkpoints": lambda: _recorded(folder, _saves),
-        "a class": lambda: _recorded(folder, Steps, space={"fine": True}, stop={"n": 4}),
+        "checkpoints": lambda: sorted(call[0] for call in _recorded(folder, _saves)),
+        "a class": lambda: sorted(call[0] for call in _recorded(folder, Steps, space={"fine": True}, stop={"n": 4})),
         "a failure": lambda: _recorded(folder, Steps),
-        "a retry": lambda: _recorded(
-            folder,
-            Steps,
-            stop={"n": 12},
-            failure_config=tune.FailureConfig(max_failures=1),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2),
+        "a retry": lambda: sorted(
+            call[0]
+            for call in _recorded(
+                folder,
+                Steps,
+                stop={"n": 12},
+                failure_config=tune.FailureConfig(max_failures=1),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=2),
+            )
         ),
         "nothing reported": lambda: _recorded_quietly(folder),
     }

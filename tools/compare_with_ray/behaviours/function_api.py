@@ -265,7 +265,7 @@ def context_of_a_trial(folder: str) -> dict[str, Any]:
             "rank": raised(context.get_world_rank),
             "size": raised(context.get_world_size),
             "metadata": raised(context.get_metadata),
-            "storage": type(context.get_storage()).__name__,
+            "storage": raised(lambda: type(context.get_storage()).__name__),
         }
 
     result = _fit(folder, train, {"x": tune.grid_search([1])}, name="ctx")[0]

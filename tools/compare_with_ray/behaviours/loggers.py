@@ -49,7 +49,7 @@ def files(folder: str) -> dict[str, Any]:
         "progress.csv: fixed": sorted(fixed & set(table[0])),
         "params.json": json.load(open(f"{result.path}/params.json")),
         "params.json: text": open(f"{result.path}/params.json").read(),
-        "params.pkl": pickle.load(open(f"{result.path}/params.pkl", "rb")),
+        "params.pkl": lambda: pickle.load(open(f"{result.path}/params.pkl", "rb")),
         "frame": sorted(result.metrics_dataframe.columns),
         "frame: deep": result.metrics_dataframe["deep/er"].tolist(),
     }
