@@ -81,7 +81,7 @@ def classes(folder: str) -> dict[str, Any]:
 
 @probe
 def refusals(folder: str) -> dict[str, Any]:
-    """Ask what becomes of a class that cannot be reset; Ray 2.60 waits for ever, since it frees no CPU."""
+    """Ask what becomes of a class that cannot be reset; Ray 2.60 waits forever, since it frees no CPU."""
     return {
         "refuses": lambda: sorted(bool(r.error) for r in _fit(folder, Refuses, "refuses", (1, 2))),
         "lacks": lambda: sorted(bool(r.error) for r in _fit(folder, Lacks, "lacks", (1, 2))),
