@@ -313,6 +313,8 @@ class PodBindings:
         failed = any(binding.trial.current.failure_confirmed for binding in self._pods.bindings.values())
         if not failed or await self._pods.durable.wait_committed(COMMIT_TIMEOUT_S):
             await self._pods.groups.end_heads(list(self._pods.bindings.values()))
+        else:
+            self._pods.enqueue()
 
     # -- making and ending pods --
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cluster_world import Play, World
+from memory_storage import unavailable
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
@@ -322,6 +323,27 @@ def test_pod_lost_unseen_explains_failure_of_a_worker(play: Play, rank: int, aft
             await world.replace_operator(1.0)
         status = await world.until_over()
         assert (status["failures"], status["disruptions"], world.states()) == (0, 1, ["TERMINATED"])
+
+    play(scenario)
+
+
+def test_head_is_ended_when_the_failure_is_durable(play: Play) -> None:
+    """The storage is away when a worker fails; the operator continues as soon as it is back."""
+
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, 1.0
+        await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(3.0)
+        world.storage.before = unavailable
+        world.pods.kill(pods_of(world, 1)[0], 1, "Error")
+        await asyncio.sleep(20.0)
+        (head,) = pods_of(world, 0)
+        assert "deletionTimestamp" not in head["metadata"]
+        world.storage.before = lambda name, key: None
+        await until(lambda: any("deletionTimestamp" in pod["metadata"] for pod in pods_of(world, 0)), 8.0)
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"], world.states()) == (1, 0, ["ERROR"])
 
     play(scenario)
 
