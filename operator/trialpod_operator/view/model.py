@@ -461,11 +461,13 @@ class ExperimentModel:
         """Return the experiment as commands show it, with at most so many trials (None = all)."""
         with self._lock:
             recorded = self._recorded
+            state = recorded.engine.state
+            idle = state.flags.state == RUNNING and self._interrupted()
             return build_view(
                 recorded.engine,
                 recorded.settings,
                 path=self.place.uri,
-                now=self._clock(),
+                now=state.clock.now if idle else self._clock(),  # while no process runs it, no time is used up
                 rows=rows,
                 row=self.trial_row,
             )
@@ -523,6 +525,7 @@ class ExperimentModel:
             summary = self.summary()
             settings = self._recorded.settings
             remaining = sum(len(each.unread) for each in self._metrics.values())
+            left_s = None if summary["state"] == INTERRUPTED else view.eta_s
             return summary | {
                 "sentence": self._sentence(view, summary["state"]),
                 "best": None
@@ -534,7 +537,7 @@ class ExperimentModel:
                     "config": strict(best.shown_config),
                 },
                 "budget": self._budget(view),
-                "estimated_end": self._clock() + view.eta_s if view.eta_s is not None else None,
+                "estimated_end": None if left_s is None else self._clock() + left_s,
                 "elapsed": view.elapsed_s,
                 "total": view.total,
                 "failures": [{"error": error, "trials": count} for error, count in view.failures.items()],

@@ -294,6 +294,23 @@ class TestHeader:
         assert header["metrics"] == ["score"]
         assert third in rows(model_of(sample))
 
+    def test_no_time_is_used_up_while_nobody_runs_it(self, sample: SampleExperiment) -> None:
+        sample.start(sample.trials[0])
+        sample.report(sample.trials[0], 3.0)
+        later = sample.now + 3600.0
+        found = {}
+        for interrupted in (False, True):
+            model = ExperimentModel(
+                Place(sample.folder), clock=lambda: later, interrupted=lambda interrupted=interrupted: interrupted
+            )
+            model.load()
+            found[interrupted] = model.header()
+        assert found[True]["state"] == "Interrupted"
+        assert found[True]["elapsed"] < 60
+        assert found[True]["estimated_end"] is None
+        assert found[True]["budget"][1]["used"] == found[True]["elapsed"]
+        assert found[False]["elapsed"] >= 3600
+
     def test_importance_names_the_parameter(self, tmp_path: Path) -> None:
         sample = SampleExperiment(tmp_path / "e", list(range(12)))
         while running := [each for each in sample.host.engine.state.trials.values() if each.running]:

@@ -34,3 +34,8 @@ export function toneOf(state) {
   if (/run/.test(word)) return "live";
   return "calm";
 }
+
+/** Returns whether an experiment of that state neither runs nor waits for anything: its times have ended. */
+export function isIdle(state) {
+  return /^(interrupted|suspended|stopped|succeeded|failed)$/i.test(String(state));
+}

@@ -5,6 +5,7 @@ import { experimentPath, get } from "../api.js";
 import { atMostEvery, h, perFrame, s } from "../dom.js";
 import { figure } from "../figure.js";
 import { clock, count, duration, plural } from "../format.js";
+import { isIdle } from "../states.js";
 import { color, onTheme } from "../theme.js";
 
 const ROW = 16;
@@ -36,7 +37,8 @@ export function timeline(store) {
   let width = 0;
   let stopped = false;
 
-  const now = () => Date.now() / 1000;
+  // What nobody runs has not gone on since.
+  const now = () => (isIdle(store.header.state) ? store.header.updated : null) ?? Date.now() / 1000;
   const shown = () => store.visible().filter((row) => byTrial.has(row.id));
 
   async function load() {
