@@ -32,7 +32,7 @@ class TestReferencePages:
 
     def test_commands_and_options_of_the_page_exist(self) -> None:
         text = (ROOT / "docs" / "cli-reference.md").read_text()
-        sections = re.split(r"^## trialpod (\w+)$", text, flags=re.MULTILINE)[1:]
+        sections = re.split(r"^## trialpod ([\w-]+)$", text, flags=re.MULTILINE)[1:]
         pages = dict(zip(sections[::2], sections[1::2], strict=True))
         assert {"run", "submit", "why", "retry"} <= set(pages) <= set(built_in_names())
         for name, section in pages.items():

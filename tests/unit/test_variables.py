@@ -41,7 +41,7 @@ class TestVariables:
 
     def test_no_other_module_has_a_name_as_a_value(self) -> None:
         for path in CODE:
-            if path != Path(variables.__file__):
+            if path != Path(variables.__file__) and "templates" not in path.parts:  # those import nothing of it
                 values = [
                     node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
                 ]

@@ -14,12 +14,13 @@ from trialpod.errors import InvalidInputError
 FILES = ("train.py", "experiment.yaml", "README.md")
 
 
-def write_example(directory: Path, *, force: bool) -> list[Path]:
+def write_example(directory: Path, *, force: bool, command: bool = False) -> list[Path]:
     """Write the example's files and return their paths.
 
     Args:
         directory: Where to; made when it does not exist.
         force: Overwrite files that exist.
+        command: The example whose Trainable is a command.
 
     Raises:
         InvalidInputError: A file is in the way, or the directory cannot be written; nothing was written then.
@@ -32,6 +33,8 @@ def write_example(directory: Path, *, force: bool) -> list[Path]:
             "Name another directory, or add --force to overwrite"
         )
     templates = resources.files("trialpod_operator.local") / "templates"
+    if command:
+        templates /= "command"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for target in targets:
@@ -45,13 +48,14 @@ def write_example(directory: Path, *, force: bool) -> list[Path]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where to (default: here)")
+    parser.add_argument("--command", action="store_true", help="with a program that does not import trialpod")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the files and say what to do next."""
     directory = Path(options.directory)
-    for path in write_example(directory, force=options.force):
+    for path in write_example(directory, force=options.force, command=options.command):
         print(f"wrote {path}")
     step = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     print(f"\nnext: {step}{program()} run experiment.yaml")

@@ -152,11 +152,16 @@ def built_in_names() -> list[str]:
     from pkgutil import iter_modules
 
     folders = import_module(PACKAGE).__path__
-    return sorted(module.name for module in iter_modules(folders) if module.name not in _HELPERS)
+    names = (module.name for module in iter_modules(folders) if module.name not in _HELPERS)
+    return sorted(name.replace("_", "-") for name in names)
 
 
 _HELPERS = frozenset({"target"})
 """Modules of the package that are no commands."""
+
+
+def _module_name(command: str) -> str:
+    return command.replace("-", "_")
 
 
 def load_command(name: str) -> Command:
@@ -166,9 +171,10 @@ def load_command(name: str) -> Command:
         InvalidInputError: there is none of that name.
         CommandUnavailableError: it is there, but cannot be imported.
     """
-    own = name.isidentifier() and name not in _HELPERS and find_spec(f"{PACKAGE}.{name}") is not None
+    module = f"{PACKAGE}.{_module_name(name)}"
+    own = _module_name(name).isidentifier() and name not in _HELPERS and find_spec(module) is not None
     if own:
-        module, attribute = f"{PACKAGE}.{name}", "command"
+        attribute = "command"
     else:
         installed = _entry_points()
         if name not in installed:
@@ -213,8 +219,9 @@ def declaration(name: str) -> tuple[str, bool]:
     """
     import ast
 
-    loader: Any = getattr(find_spec(f"{PACKAGE}.{name}"), "loader", None)
-    text = loader.get_source(f"{PACKAGE}.{name}") or ""
+    module = f"{PACKAGE}.{_module_name(name)}"
+    loader: Any = getattr(find_spec(module), "loader", None)
+    text = loader.get_source(module) or ""
     _, found, rest = text.partition("\ncommand = Command(")
     if not found:
         return "", False
@@ -225,9 +232,9 @@ def declaration(name: str) -> tuple[str, bool]:
 
 def _command_list() -> str:
     own = {name: declaration(name) for name in built_in_names()}
-    others = [f"  {name:<12}(installed by {_distribution(point)})" for name, point in sorted(_entry_points().items())]
+    others = [f"  {name:<14}(installed by {_distribution(point)})" for name, point in sorted(_entry_points().items())]
     in_cluster, anywhere = (
-        [f"  {name:<12}{text}" for name, (text, cluster) in own.items() if cluster is wanted]
+        [f"  {name:<14}{text}" for name, (text, cluster) in own.items() if cluster is wanted]
         for wanted in (True, False)
     )
     return "\n".join(["commands:", *anywhere, "", "commands for a cluster:", *in_cluster, *others])

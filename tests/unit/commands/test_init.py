@@ -43,6 +43,19 @@ def test_a_file_in_the_way_is_named_and_nothing_is_written(tmp_path: Path) -> No
     assert (tmp_path / "train.py").read_text() == "mine"
 
 
+def test_the_example_of_a_command_runs_without_trialpod(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    assert init(str(tmp_path), "--command") == 0
+    manifest = yaml.safe_load((tmp_path / "experiment.yaml").read_text())["spec"]
+    assert manifest["trainable"]["command"][:2] == ["python", "train.py"]
+    arguments = [sys.executable, "-I", "train.py", "--lr", "0.1", "--epochs", "3"]
+    printed = subprocess.run(arguments, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert [line.split()[0] for line in printed.splitlines()] == ["epoch=1", "epoch=2", "epoch=3"]
+    assert "import trialpod" not in (tmp_path / "train.py").read_text()
+
+
 def test_force_overwrites(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("mine")
     assert init(str(tmp_path), "--force") == 0
