@@ -1,5 +1,6 @@
 """What the README and examples/ tell people to run does run, word by word."""
 
+import json
 import os
 import re
 import subprocess
@@ -69,6 +70,29 @@ def test_the_script_of_a_command_runs(tmp_path: Path) -> None:
     assert "3 trials in" in done.stdout
     (best, *_) = tmp_path.glob("climb/*/result.json")
     assert '"step":1' in best.read_text().replace(" ", "")
+
+
+def test_several_objectives_show_their_front(tmp_path: Path) -> None:
+    manifest = str(ROOT / "examples" / "objectives" / "experiment.yaml")
+    done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=8", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Pareto front (min loss (<= 0.6), min parameters):" in done.stdout
+    shown = run(TRIALPOD, "best", str(tmp_path / "objectives"), "--json", cwd=tmp_path)
+    best = json.loads(shown.stdout)
+    losses = [each["values"]["loss"] for each in best["pareto_front"]]
+    assert losses == sorted(losses)
+    assert losses[0] == best["value"] <= losses[-1] <= 0.6
+
+
+def test_the_script_about_objectives_prints_their_front(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "objectives.md").read_text(), re.DOTALL)
+    (tmp_path / "script.py").write_text(script)
+    done = run(sys.executable, "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{'width'")]
+    sizes = [float(line.split()[-1]) for line in lines]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes
 
 
 def test_the_manifest_with_algorithm_auto_runs(tmp_path: Path) -> None:

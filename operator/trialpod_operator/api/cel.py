@@ -172,6 +172,19 @@ _SPEC += [
 ]
 _SPEC += [
     Rule(
+        f"!has(self.metrics) || !has(self.{name})",
+        f"metrics and {name} are both given, and metrics stands for metric and mode; remove {name}, or metrics",
+        f".{name}",
+    )
+    for name in ("metric", "mode")
+]
+_SPEC += [
+    Rule(
+        "!has(self.metrics) || self.metrics.all(a, self.metrics.exists_one(b, b.name == a.name))",
+        "a metric is listed twice; keep one of them",
+        ".metrics",
+    ),
+    Rule(
         "!has(self.repeats) || has(self.metric)",
         "repeats compare configs by a metric; set metric and mode",
         ".repeats",

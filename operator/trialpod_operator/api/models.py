@@ -502,6 +502,20 @@ class RepeatsSpec(Model, frozen=True, kw_only=True):
     ) = None
 
 
+class MetricSpec(Model, frozen=True, kw_only=True):
+    """One of several objectives."""
+
+    name: Annotated[Text, Meta(description="The reported value; nested ones as a/b.")]
+    mode: Annotated[Literal["max", "min"], Meta(description="Whether to maximise or minimise it.")]
+    threshold: (
+        Annotated[
+            float,
+            Meta(description="The worst acceptable value: a trial that is worse cannot be the best. Default: none."),
+        ]
+        | None
+    ) = None
+
+
 class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     """What to tune, and how."""
 
@@ -520,6 +534,14 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[Literal["max", "min"], Meta(description="Whether to maximise or minimise. Required with metric.")]
         | None
     ) = None
+    metrics: Annotated[
+        list[MetricSpec],
+        Meta(
+            max_length=8,
+            description="Several objectives, in place of metric and mode. status.paretoFront has the trials that no "
+            "other one dominates; the best is the one of them that is best in the first metric.",
+        ),
+    ] = []
     num_samples: (
         Annotated[
             int,

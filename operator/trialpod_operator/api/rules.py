@@ -19,6 +19,8 @@ import msgspec
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.storage.registry import UnknownSchemeError, scheme_of, schemes, storage_class
 from trialpod.tune.plugins.auto import samples_by_default
+from trialpod.tune.plugins.goal import check_several
+from trialpod.tune.plugins.objectives import Objective, parse_objectives
 from trialpod_operator.api.auto import prepare_search
 from trialpod_operator.api.command import FIELDS, command_of
 from trialpod_operator.api.document import Document
@@ -70,6 +72,7 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
         rules.trainable()
         rules.search_space()
         rules.command()
+        rules.metrics()
         rules.goal()
         rules.samples()
         rules.budgets()
@@ -90,6 +93,7 @@ class _Rules:
         self._document = document
         self._broken = broken
         self.findings = Findings()
+        self._objectives: list[Objective] = []  # of a list of metrics that is right
         self._space: dict[str, Any] | None = None  # compiled; None when it is wrong
 
     def _get(self, *path: str | int) -> Any:
@@ -202,6 +206,33 @@ class _Rules:
             except InvalidInputError as error:
                 self._report(("searchSpace",), str(error))
 
+    def metrics(self) -> None:
+        given = self._get("metrics")
+        if not self._has("metrics") or not isinstance(given, list):
+            return
+        for name in ("metric", "mode"):
+            if self._has(name):
+                self._report(
+                    (name,), "is given beside spec.metrics, which stands for metric and mode; remove one of them"
+                )
+        if not given:
+            self._report(("metrics",), "an empty list names nothing to optimise; list a metric, or leave it out")
+            return
+        try:
+            self._objectives = parse_objectives(given)
+        except InvalidInputError as error:
+            place, _, message = str(error).partition(": ")
+            number, _, name = place.removeprefix("metrics[").partition("]")
+            path: Path = ("metrics", int(number)) if number.isdigit() else ("metrics",)
+            self._report((*path, name[1:]) if name else path, message)
+
+    def _needs_one(self, path: Path, what: str) -> None:
+        """Report what compares trials by one metric where the experiment has none, or a list of them."""
+        if self._has("metrics"):
+            self._report(path, f"{what} one metric; give spec.metric and spec.mode in place of spec.metrics")
+        elif not self._has("metric"):
+            self._report(path, f"{what} a metric; set spec.metric and spec.mode")
+
     def goal(self) -> None:
         metric, mode = self._get("metric"), self._get("mode")
         if metric is not None and not self._has("mode"):
@@ -250,8 +281,8 @@ class _Rules:
                     f"remove spec.{name}, or spec.algorithm"
                 )
                 self._report((name,), message)
+        self._needs_one(("algorithm",), "auto compares trials by")
         if not self._has("metric"):
-            self._report(("algorithm",), "auto compares trials by a metric; set spec.metric and spec.mode")
             return
         metric, mode, samples = self._get("metric"), self._get("mode"), self._samples()
         given = self._has("searchAlgorithm")
@@ -271,14 +302,12 @@ class _Rules:
         for name in HOUR_BUDGETS:
             if self._has(name) and self._get(name) == 0:
                 self._report((name,), "a budget is positive; leave the field out for no limit")
-        if self._has("repeats") and not self._has("metric"):
-            self._report(("repeats",), "compare configs by a metric; set spec.metric and spec.mode")
+        if self._has("repeats"):
+            self._needs_one(("repeats",), "compare configs by")
         if self._has("stopWhenNotWorth"):
             if self._get("stopWhenNotWorth") == 0:
                 self._report(("stopWhenNotWorth",), "a threshold is positive; leave the field out for none")
-            if not self._has("metric"):
-                message = "is an improvement of a metric; set spec.metric and spec.mode"
-                self._report(("stopWhenNotWorth",), message)
+            self._needs_one(("stopWhenNotWorth",), "is an improvement of")
         if self._has("maxGpuHours") and not self._asks_for_gpus():
             others = any(self._has(name) for name in ("numSamples", "timeBudget", "maxTrialHours"))
             if self._get("algorithm") is not None and not others:
@@ -312,7 +341,9 @@ class _Rules:
         searcher = self._make(create_searcher, name, ("searchAlgorithm",))
         if searcher is None or self._space is None or self._misnamed_points():
             return
-        if needs_metric(searcher) and not self._has("metric"):
+        if self._has("metrics") and not self._objectives:
+            return  # reported already
+        if needs_metric(searcher) and not self._has("metric") and not self._objectives:
             message = f"the search algorithm {name} learns from a metric; set spec.metric and spec.mode"
             self._report(("searchAlgorithm", "name"), message)
             return
@@ -322,7 +353,15 @@ class _Rules:
         samples = self._samples()
         if isinstance(samples, int) and samples != 0:
             try:
-                made = prepare(searcher, space=self._space, num_samples=samples, metric=metric, mode=mode, seed=0)
+                made = prepare(
+                    searcher,
+                    space=self._space,
+                    num_samples=samples,
+                    metric=metric,
+                    mode=mode,
+                    objectives=self._objectives,
+                    seed=0,
+                )
                 self.findings.total = made.total
             except InvalidInputError as error:
                 parameters: Mapping[str, Any] = self._get("searchAlgorithm", "parameters") or {}
@@ -351,6 +390,12 @@ class _Rules:
         scheduler = self._make(create_scheduler, name, ("scheduler",))
         self._warn_of_two_tuners(scheduler, name)
         if scheduler is None:
+            return
+        if self._has("metrics"):
+            try:
+                check_several(scheduler, self._objectives)
+            except InvalidInputError as error:
+                self._report(("scheduler", "name"), str(error))
             return
         if self._has("metric") or getattr(scheduler, "metric", None):
             self._check_scheduler_of_space(scheduler)

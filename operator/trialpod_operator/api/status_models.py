@@ -114,6 +114,16 @@ class BestTrial(StatusModel, frozen=True, kw_only=True):
     checkpoint: Annotated[str | None, Meta(description="URI of its newest checkpoint.")] = None
 
 
+class FrontTrial(StatusModel, frozen=True, kw_only=True):
+    """A trial of the Pareto front."""
+
+    trial: Annotated[str, Meta(description="Name of its TuneTrial.")]
+    trial_id: Annotated[str, Meta(description="Its id.")]
+    values: Annotated[
+        dict[str, str], Meta(description="Values of spec.metrics in its latest result that has all of them; text.")
+    ]
+
+
 Hours = Annotated[str, Meta(max_length=32)]
 
 
@@ -174,6 +184,14 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
         ),
     ] = None
     best: Annotated[BestTrial | None, Meta(description="The best trial so far.")] = None
+    pareto_front: Annotated[
+        list[FrontTrial],
+        Meta(
+            description="With several metrics: trials that meet all thresholds and that no other one dominates, "
+            "the best in the first metric first; 25 of them at most.",
+            max_length=25,
+        ),
+    ] = []
     resources: Annotated[
         dict[str, ResourceHours],
         Meta(

@@ -12,7 +12,7 @@ from typing import Any
 from trialpod.cli.command import Command
 from trialpod.tune.results import latest_finite, read_rows
 from trialpod_operator.commands import results, target
-from trialpod_operator.display.json_lines import strict, trial_data
+from trialpod_operator.display.json_lines import front_data, strict, trial_data
 from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, best_text, no_best, paste_text
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.display.words import yaml_text
@@ -64,13 +64,13 @@ def show(view: ExperimentView, options: argparse.Namespace) -> int:
     metric = options.metric or view.metric
     mode = options.mode or view.mode
     if metric is not None and (metric, mode) != (view.metric, view.mode):
-        view = dataclasses.replace(view, metric=metric, mode=mode, best=best_by(view, metric, mode))
+        view = dataclasses.replace(view, metric=metric, mode=mode, best=best_by(view, metric, mode), objectives=[])
     best = view.best
     if best is None:
         print(no_best(view, metric), file=sys.stderr)
         return EXIT_FAILED
     if options.json:
-        print(json.dumps(strict({"metric": metric, "mode": mode, **trial_data(best)}), indent=2))
+        print(json.dumps(strict({"metric": metric, "mode": mode, **trial_data(best), **front_data(view)}), indent=2))
     elif options.yaml:
         print(yaml_text(best.config))
     else:

@@ -38,6 +38,7 @@ def summarize(checked: Checked) -> str:
         parts.append(f"search {spec.search_algorithm.name}")
     if spec.algorithm is None:
         parts.append(f"scheduler {spec.scheduler.name if spec.scheduler else 'fifo'}")
+    parts += [f"{each.mode} {each.name}" for each in spec.metrics]
     if spec.metric:
         parts.append(f"{spec.mode} {spec.metric}")
     parts += _limits(spec)

@@ -32,7 +32,7 @@ from trialpod_operator.engine.actions import (
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.lifecycle import RUNNING as EXPERIMENT_RUNNING
 from trialpod_operator.engine.reasons import describe_decision
-from trialpod_operator.engine.repeats import winner
+from trialpod_operator.engine.repeats import front, winner
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 
@@ -92,6 +92,8 @@ def build_view(
         path=path,
         metric=settings.metric,
         mode=settings.mode,
+        objectives=settings.objectives,
+        front=[(row(trial), trial.point) for trial in front(state)],
         state=flags.state,
         message=flags.message,
         total=total,

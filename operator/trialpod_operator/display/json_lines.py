@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+import msgspec
+
 from trialpod.protocol.values import readable
 from trialpod_operator.display.base import LineWriter, TrialOutput
 from trialpod_operator.display.events import Event
@@ -60,6 +62,20 @@ def trial_data(row: TrialRow) -> dict[str, Any]:
     }
 
 
+def front_data(view: ExperimentView) -> dict[str, Any]:
+    """Return the objectives and the Pareto front; nothing for one metric."""
+    if not view.objectives:
+        return {}
+    names = [each.name for each in view.objectives]
+    return {
+        "metrics": [msgspec.to_builtins(each) for each in view.objectives],
+        "pareto_front": [
+            {"trial_id": row.trial_id, "values": dict(zip(names, point, strict=True)), "config": row.config}
+            for row, point in view.front
+        ],
+    }
+
+
 def experiment_data(view: ExperimentView) -> dict[str, Any]:
     """Return an experiment as data, without its trials."""
     return {
@@ -74,6 +90,7 @@ def experiment_data(view: ExperimentView) -> dict[str, Any]:
         "results": view.results,
         "elapsed_s": view.elapsed_s,
         "best": trial_data(view.best) if view.best else None,
+        **front_data(view),
     }
 
 

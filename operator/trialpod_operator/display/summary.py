@@ -17,6 +17,7 @@ from trialpod_operator.display.progress import done
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.display.words import duration, number, one_line, plural, python_literal, yaml_text
 
+MAX_FRONT = 10
 MAX_FAILURES = 5
 MAX_KEYS = 12
 EXIT_FINE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
@@ -168,7 +169,23 @@ def best_text(view: ExperimentView) -> str:
         lines.append("  checkpoint: none was saved")
     else:
         lines.append(f"  checkpoint: {one_line(best.checkpoint)}{_of_iteration(best)}")
-    return "\n".join(lines)
+    return "\n".join(lines + _front_lines(view))
+
+
+def _front_lines(view: ExperimentView) -> list[str]:
+    """Return the lines about the Pareto front of several metrics."""
+    if not view.objectives:
+        return []
+    wanted = ", ".join(one_line(str(each)) for each in view.objectives)
+    lines = [f"Pareto front ({wanted}): {plural(len(view.front), 'trial')}, the best in the first metric first"]
+    for row, point in view.front[:MAX_FRONT]:
+        values = ", ".join(
+            f"{one_line(each.name)}={number(value)}" for each, value in zip(view.objectives, point, strict=True)
+        )
+        lines.append(f"  {one_line(row.name)}: {values}")
+    if len(view.front) > MAX_FRONT:
+        lines.append(f"  and {len(view.front) - MAX_FRONT} more; --json has them all")
+    return lines
 
 
 def _of_iteration(row: TrialRow) -> str:
@@ -213,6 +230,12 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
         return (
             "no best trial: the experiment names no metric; name one here: "
             f"{program()} best {one_line(shlex.quote(view.path))} --metric {one_line(shlex.quote(key))} --mode max"
+        )
+    if view.objectives and view.best is None and any(metric in row.last_result for row in view.rows):
+        wanted = ", ".join(one_line(str(each)) for each in view.objectives)
+        return (
+            f"no best trial: none reported a finite number of each metric and met every threshold ({wanted}); loosen "
+            "the thresholds in a new experiment, or compare by one metric here with --metric and --mode"
         )
     name = one_line(metric)
     if view.results == 0:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trialpod.tune.plugins.objectives import Objective
 from trialpod_operator.engine.repeats import Evaluation
 from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
 
@@ -60,6 +61,8 @@ class ExperimentView:
     eta_s: float | None
     resources: dict[str, dict[str, float]] = field(default_factory=dict)  # hours, see `accounting.hours`
     vocabulary: Vocabulary = MANIFEST  # the words for remedies
+    objectives: list[Objective] = field(default_factory=list)  # of a list of metrics; `metric` is the first
+    front: list[tuple[TrialRow, list[float]]] = field(default_factory=list)  # Pareto front with its values
     budget: str = ""  # how a budget that is planned stands, as a phrase
     budget_used_up: tuple[str, float] | None = None  # field of the spec and hours, when that ended the experiment
 

@@ -74,7 +74,9 @@ class Algorithms:
 
     def introduce(self, settings: Settings) -> None:
         """The scheduler learns what is optimised, or refuses it (InvalidInputError)."""
-        introduce_scheduler(self.scheduler, settings.metric, settings.mode if settings.metric else None)
+        introduce_scheduler(
+            self.scheduler, settings.metric, settings.mode if settings.metric else None, settings.objectives
+        )
 
     def begin(self) -> None:
         """Another event is applied."""

@@ -1,4 +1,6 @@
-"""The final re-evaluation: the best configs once more from the start, before the winner is named.
+"""Which trial wins, and the final re-evaluation: the best configs once more, before the winner is named.
+
+With several objectives the winner is the trial of the Pareto front that is best in the first of them.
 
 When nothing is left to run and the experiment is to end well, each of the `top` best trials gets `times` *repeats*:
 trials with its config, which no search algorithm and no scheduler knows of. They end as other trials do, and at the
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from trialpod.tune.plugins.objectives import pareto_front
 from trialpod.tune.plugins.repeats import repeat_id
 from trialpod_operator.engine.actions import ActionList, TrialCreated
 from trialpod_operator.engine.algorithms import Algorithms
@@ -106,6 +109,15 @@ def ranked(state: State) -> list[Trial]:
     return [trial for _, _, trial in sorted(found, key=lambda each: each[:2])]
 
 
+def front(state: State) -> list[Trial]:
+    """Return the Pareto front, the best in the first objective first; trials that miss a threshold are not on it."""
+    settings = state.settings
+    if settings is None or not settings.objectives:
+        return []
+    trials = [trial for trial in state.get_trials() if trial.point]
+    return [trials[place] for place in pareto_front(settings.objectives, [trial.point for trial in trials])]
+
+
 def evaluations(state: State) -> dict[str, Evaluation]:
     """Return what repeats showed, by the id of their original; nothing while any of them has not ended."""
     values: dict[str, list[float]] = {}
@@ -128,6 +140,9 @@ def winner(state: State) -> tuple[Trial | None, Evaluation | None]:
     settings = state.settings
     if settings is None or settings.metric is None:
         return None, None
+    if settings.objectives:
+        best = next(iter(front(state)), None)
+        return best, None
     found = evaluations(state) if settings.repeats is not None else {}
     order = ranked(state)
     if not found:

@@ -17,6 +17,7 @@ from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo
 from trialpod.protocol.values import ResultReader, open_leniently
 from trialpod.protocol.values import number as number_of
+from trialpod.tune.plugins.objectives import Objective, point_of
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import ActionList, ResultsApplied
@@ -89,7 +90,7 @@ class Results:
     def receive(self, event: ResultsReceived, fresh: NewResults, chooser: Chooser, now: float) -> None:
         """Apply the new results of a batch, which are its last ones."""
         trial = self._state.trials[event.trial_id]
-        metric = self._state.required_settings.metric
+        metric, objectives = self._state.required_settings.metric, self._state.required_settings.objectives
         algorithms = self._algorithms
         judges = chooser.judges or not algorithms.never_decide or bool(trial.ends_at)
         accounting.start_work(self._state, trial, {})  # a shell that knows of no beginning
@@ -102,6 +103,8 @@ class Results:
             trial.count_result()
             if metric is not None:
                 self._measure(trial, shown[number - offset], metric)
+                if objectives:
+                    self._measure_all(trial, shown[number - offset], objectives)
             if ends:
                 continue
             done = bool(result.get("done"))
@@ -161,6 +164,17 @@ class Results:
             self._actions.warn_once(
                 "metric", lambda: explain_missing_metric(metric, result, "is not in the first result"), trial
             )
+
+    def _measure_all(self, trial: Trial, result: dict[str, Any], objectives: list[Objective]) -> None:
+        point = point_of(objectives, result)
+        if point is not None:
+            trial.point = point
+        elif not trial.point and objectives[0].name in result:
+            missing = next((each.name for each in objectives if number_of(result.get(each.name)) is None), None)
+            if missing is not None:
+                self._actions.warn_once(
+                    "metric", lambda: explain_missing_metric(missing, result, "is not in the first result"), trial
+                )
 
     def _note_improvement(self, value: float) -> None:
         state, settings = self._state, self._state.required_settings

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from trialpod.protocol.messages import CheckpointRules, StopRule
+from trialpod.tune.plugins.objectives import Objective
 from trialpod_operator.engine.vocabulary import MANIFEST, SCRIPT, Vocabulary
 
 BUDGET_FIELDS = frozenset(
@@ -46,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trainable_name: str
     metric: str | None = None
     mode: Literal["max", "min"] = "max"
+    objectives: list[Objective] = []  # of a list of metrics; the first one is `metric` and `mode` as well
     num_samples: int = 1  # times the grid; -1 = no limit
     max_concurrent: int | None = None
     time_budget_s: float | None = None

@@ -119,6 +119,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_iteration: int = 0  # the highest training_iteration so far: what counts as progress
     value: float | None = None  # of the experiment's metric: the latest finite one, or NaN if none was finite
     value_iteration: int | None = None  # training_iteration of the result that had it
+    point: list[float] = []  # values of all objectives in the latest result that has them; only with several
     measured: bool = False  # the metric was a number (NaN is one) at least once
 
     checkpoints: list[CheckpointInfo] = []  # committed and not deleted, oldest first

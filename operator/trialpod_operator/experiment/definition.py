@@ -53,6 +53,7 @@ def describe(request: ExperimentRequest) -> dict[str, Any]:
         "param_space": {name: text for name, (text, _) in space.items()},
         "metric": request.metric,
         "mode": request.mode,
+        "metrics": ", ".join(map(str, request.objectives)) or None,
         "algorithm": request.algorithm,
         "scheduler": None if request.scheduler is None else _text(request.scheduler),
         "search_alg": None if search is None else _text(search),

@@ -18,7 +18,8 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.endpoints import endpoint_of, region_of
 from trialpod.tune.backends import ExperimentRequest, TrialNamer
 from trialpod.tune.command.command import command_name
-from trialpod.tune.plugins.goal import own_goal
+from trialpod.tune.plugins.goal import check_several, own_goal
+from trialpod.tune.plugins.objectives import Objective, parse_objectives
 from trialpod.tune.result_keys import TRAINING_ITERATION
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
@@ -116,11 +117,13 @@ def plan_from_manifest(
     space, problems = compile_search_space(spec.search_space, started=stored is not None)
     if problems:
         raise InvalidManifestError(experiment.name, problems)
+    objectives = objectives_of(spec)
     settings = Settings(
         name=experiment.name,
         trainable_name=_trainable_name(spec.trainable),
-        metric=spec.metric,
-        mode=spec.mode or "max",
+        metric=objectives[0].name if objectives else spec.metric,
+        mode=objectives[0].mode if objectives else spec.mode or "max",
+        objectives=objectives,
         num_samples=spec.samples,
         max_concurrent=spec.max_concurrent_trials,
         time_budget_s=spec.time_budget_seconds,
@@ -147,7 +150,8 @@ def plan_from_manifest(
     rung = _first_rung(spec.stop, stored) if spec.algorithm else None
     scheduler = _scheduler(spec, seed, rung)
     if stored is None:
-        check_scheduler(scheduler, space, spec.metric, spec.mode)
+        check_several(scheduler, objectives)
+        check_scheduler(scheduler, space, settings.metric, settings.mode if settings.metric else spec.mode)
     return ExperimentPlan(
         settings=settings,
         search=_searcher(spec, space, seed),
@@ -184,6 +188,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
             num_samples=request.num_samples,
             metric=request.metric,
             mode=request.mode,
+            objectives=request.objectives,
             seed=seed,
             chosen_seed=request.seed is not None,
         )
@@ -197,6 +202,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         trainable_name=request.trainable_name,
         metric=request.metric,
         mode=request.mode or _own_mode(request) or "max",
+        objectives=request.objectives,
         num_samples=request.num_samples,
         max_concurrent=request.max_concurrent,
         time_budget_s=request.time_budget_s,
@@ -215,6 +221,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
     )
     scheduler = auto.scheduler(rung, seed) if request.algorithm else request.scheduler or FIFOScheduler()
     if stored is None:
+        check_several(scheduler, request.objectives)
         check_scheduler(scheduler, request.param_space, request.metric, request.mode)
     return ExperimentPlan(
         settings=settings,
@@ -275,8 +282,14 @@ def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> Sea
         num_samples=spec.samples,
         metric=spec.metric,
         mode=spec.mode if spec.metric else None,
+        objectives=objectives_of(spec),
         seed=seed,
     )
+
+
+def objectives_of(spec: TuneExperimentSpec) -> list[Objective]:
+    """Return the objectives of a list of metrics; none without one."""
+    return parse_objectives(msgspec.to_builtins(spec.metrics)) if spec.metrics else []
 
 
 def _plans_budget(given: TuneExperimentSpec | ExperimentRequest) -> bool:

@@ -19,6 +19,7 @@ from trialpod.protocol.values import ParamsEncoder, opaque_decoder, params_encod
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.described import arguments_of
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
@@ -113,7 +114,8 @@ def build_manifest(
         "searchSpace": {
             key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()
         },
-        "metric": request.metric,
+        "metric": None if request.objectives else request.metric,
+        "metrics": [_metric(each) for each in request.objectives],
         "mode": request.mode,
         "numSamples": request.num_samples,
         "maxConcurrentTrials": request.max_concurrent,
@@ -140,7 +142,7 @@ def build_manifest(
     if limit is not None:
         spec["maxConcurrentTrials"] = min(limit, request.max_concurrent or limit)
     spec["stop"], spec["stoppers"] = _stop(request, refused)
-    if not request.metric:
+    if not request.metric or request.objectives:
         spec["mode"] = None  # the scheduler or the search algorithm may have both in its parameters
     name = request.name
     if len(name) > names.MAX_EXPERIMENT_NAME or not NAME.fullmatch(name):
@@ -378,6 +380,11 @@ def plain(value: Any, where: str, refused: list[str]) -> Any:
 
 
 # -- algorithms --
+
+
+def _metric(objective: Objective) -> Json:
+    threshold = {} if objective.threshold is None else {"threshold": objective.threshold}
+    return {"name": objective.name, "mode": objective.mode, **threshold}
 
 
 def _scheduler(request: ExperimentRequest, refused: _Refusals) -> Json | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from trialpod.tune.plugins.objectives import Objective, parse_objectives
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.display.view import (
@@ -91,14 +92,17 @@ def view_of(
     total = counts.get("total")
     left = None if total is None else total - counts.get("done", 0)
     budget = spec.get("timeBudget")
+    objectives = parse_objectives(spec["metrics"]) if spec.get("metrics") else []
     by_state = {state: int(counts.get(key, 0)) for state, key in _COUNTS.items()}
     return ExperimentView(
         name=str(item["metadata"]["name"]),
         path=str(
             status.get("storageUri") or f"{(spec.get('storage') or {}).get('uri', '?')}/{item['metadata']['name']}"
         ),
-        metric=spec.get("metric"),
-        mode=str(spec.get("mode") or "max"),
+        metric=objectives[0].name if objectives else spec.get("metric"),
+        mode=objectives[0].mode if objectives else str(spec.get("mode") or "max"),
+        objectives=objectives,
+        front=_front(status.get("paretoFront") or (), objectives, all_rows),
         state=state,
         message="" if state in ("Running", "Succeeded") else str(status.get("message") or ""),
         total=total,
@@ -168,6 +172,18 @@ def _evaluation(repeats: Mapping[str, Any] | None) -> Evaluation | None:
     if repeats is None or mean is None:
         return None
     return Evaluation(mean, _number(repeats.get("spread")), int(repeats.get("number") or 0))
+
+
+def _front(
+    listed: Iterable[Mapping[str, Any]], objectives: Sequence[Objective], rows: Mapping[str, TrialRow]
+) -> list[tuple[TrialRow, list[float]]]:
+    found = []
+    for each in listed:
+        row = rows.get(str(each.get("trial")))
+        point = [_number((each.get("values") or {}).get(objective.name)) for objective in objectives]
+        if row is not None and None not in point:
+            found.append((row, [value for value in point if value is not None]))
+    return found
 
 
 def _best(best: Mapping[str, Any], rows: Mapping[str, TrialRow]) -> TrialRow | None:

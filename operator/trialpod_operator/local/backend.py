@@ -151,6 +151,7 @@ class LocalBackend:
                 message=state.flags.message,
                 metric=settings.metric if settings else None,
                 mode=settings.mode if settings else None,
+                objectives=settings.objectives if settings else [],
                 broken=_broken(experiment.engine),
                 trials=[
                     TrialOutcome(

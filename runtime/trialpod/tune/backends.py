@@ -17,6 +17,7 @@ from trialpod.missing import install_command
 from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import CheckpointRules, TrainableRef
 from trialpod.tune.outcomes import ExperimentOutcome
+from trialpod.tune.plugins.objectives import Objective
 
 if TYPE_CHECKING:
     from trialpod.tune.callback import Callback
@@ -51,6 +52,7 @@ class ExperimentRequest:
     command: CommandSpec | None = None  # what the Trainable starts, if it is a program
     param_space: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
+    objectives: list[Objective] = field(default_factory=list)  # of a list of metrics; the first is `metric`, too
     mode: Literal["max", "min"] | None = None
     num_samples: int = 1  # -1 = without limit
     max_concurrent: int | None = None  # None = as many as the resources allow

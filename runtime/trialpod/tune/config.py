@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from trialpod.errors import InvalidInputError, refuse_stand_ins
 from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
 from trialpod.tune.plugins.auto import AUTO, samples_by_default
+from trialpod.tune.plugins.objectives import Objective, parse_objectives
 from trialpod.tune.results import flattened
 from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 
@@ -209,6 +210,9 @@ class TuneConfig:
         repeats: `{"top": 3, "times": 5}` runs the 3 best configs 5 times more at the end; the winner has the best
             mean of them. With `"seed_parameter": NAME` the config of a repeat has its number there (`spec.repeats`).
             `Repeater` repeats every config instead. Ray has no such argument.
+        metrics: several objectives in place of `metric` and `mode`: a list of
+            `{"name": "loss", "mode": "min", "threshold": 0.5}`. A trial whose value is worse than a threshold, which
+            may be left out, is not accepted as best. As `spec.metrics` of a manifest. Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -231,6 +235,7 @@ class TuneConfig:
     algorithm: Literal["auto"] | None = None
     stop_when_not_worth: float | None = None
     repeats: dict[str, Any] | None = None
+    metrics: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if cast("int | None", self.num_samples) is None:
@@ -252,6 +257,7 @@ class TuneConfig:
         if limit is not None and (not is_int(limit) or limit < 0):
             refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
         seconds(self.time_budget_s)
+        self._check_metrics(where)
         self._check_algorithm(where)
         for argument in ("max_trial_hours", "max_gpu_hours", "stop_when_not_worth"):
             _check_hours(where, argument, getattr(self, argument))
@@ -269,6 +275,31 @@ class TuneConfig:
             refuse(where, "seed", self.seed, "an integer or None")
         if self.chdir_to_trial_dir not in (None, True, False):
             refuse(where, "chdir_to_trial_dir", self.chdir_to_trial_dir, "True, False or None")
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The metrics of a list, checked; none without one."""
+        return [] if self.metrics is None else parse_objectives(self.metrics)
+
+    def _check_metrics(self, where: str) -> None:
+        if self.metrics is None:
+            return
+        try:
+            parse_objectives(self.metrics)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{where}: {error}") from None
+        for argument in ("metric", "mode"):
+            if getattr(self, argument) is not None:
+                raise InvalidInputError(
+                    f"{where}: metrics and {argument} are both given, and metrics stands for metric and mode; remove "
+                    f"{argument}, or metrics"
+                )
+        for argument in ("stop_when_not_worth", "repeats", "algorithm"):
+            if getattr(self, argument) is not None:
+                raise InvalidInputError(
+                    f"{where}: {argument} compares trials by one metric, and metrics is a list of objectives; give "
+                    f"metric and mode instead, or leave {argument} out"
+                )
 
     def _check_repeats(self, where: str) -> None:
         given = self.repeats

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
+from trialpod.tune.plugins.objectives import Objective
 
 
 @dataclass(kw_only=True)
@@ -41,6 +42,7 @@ class ExperimentOutcome:
     message: str = ""  # one sentence about `state`; may be empty
     metric: str | None = None
     mode: Literal["max", "min"] | None = None
+    objectives: list[Objective] = field(default_factory=list)  # of a list of metrics
     uri: str = ""  # where it is stored when that is not only `path`
     broken: str = (
         ""  # why it could not continue as an experiment: a metric that nobody reported, an algorithm's error

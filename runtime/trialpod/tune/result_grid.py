@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.objectives import Objective, pareto_front, parse_objectives, point_of
 from trialpod.tune.result import (
     NoResultError,
     NoSuchResultError,
@@ -124,6 +125,9 @@ class ResultGrid(Sequence[Result]):
     ) -> Result:
         """Return the result of the best trial; the first of equals.
 
+        With several metrics (`TuneConfig(metrics=...)`) it is the trial of the Pareto front that is best in the first
+        one, see `get_pareto_front`.
+
         Where the best configs were repeated (`TuneConfig(repeats=...)`) and the last results are compared, it is the
         trial whose repeats have the best mean, see `get_repeats`.
 
@@ -143,6 +147,14 @@ class ResultGrid(Sequence[Result]):
         where = "ResultGrid.get_best_result"
         if len(self) == 1 and metric is None:
             return self[0]
+        if self._outcome.objectives and metric is None and mode is None and scope == "last":
+            front = self._front(self._outcome.objectives)
+            if not front:
+                wanted = ", ".join(map(str, self._outcome.objectives))
+                raise NoResultError(
+                    f"{where}(): no trial reported a finite number of each metric and met every threshold: {wanted}"
+                )
+            return self[front[0]]
         metric, mode = metric or self._outcome.metric, mode or self._outcome.mode
         if not metric:
             raise InvalidInputError(f"{where}(): no metric; pass metric=... here, or to TuneConfig")
@@ -154,6 +166,33 @@ class ResultGrid(Sequence[Result]):
         if best is None:
             raise self._nothing_best(where, metric, measured)
         return self[best]
+
+    def get_pareto_front(self, metrics: list[dict[str, Any]] | None = None) -> list[Result]:
+        """Return the results that no other one dominates, the best in the first metric first.
+
+        The last results are compared. Trials that miss a threshold are not among them, nor those without a finite
+        number of each metric.
+
+        Args:
+            metrics: as in `TuneConfig(metrics=...)`; None takes the experiment's.
+
+        Raises:
+            InvalidInputError: there are no metrics, or one cannot be used.
+        """
+        objectives = self._outcome.objectives if metrics is None else parse_objectives(metrics)
+        if not objectives:
+            raise InvalidInputError(
+                "ResultGrid.get_pareto_front(): no metrics; pass metrics=[...] here, or to TuneConfig"
+            )
+        return [self[place] for place in self._front(objectives)]
+
+    def _front(self, objectives: Sequence[Objective]) -> list[int]:
+        points = [
+            (place, point)
+            for place, trial in enumerate(self._outcome.trials)
+            if (point := point_of(objectives, trial.last_result or {})) is not None
+        ]
+        return [points[each][0] for each in pareto_front(objectives, [point for _, point in points])]
 
     def get_repeats(self, metric: str | None = None) -> dict[str, RepeatStatistics]:
         """Return mean, spread and number of the best configs' repeats, by trial id; see `TuneConfig(repeats=...)`.

@@ -325,7 +325,10 @@ class Tuner:
 
     def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
         # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
-        return ResultGrid(replace(outcome, metric=self._tune_config.metric, mode=self._tune_config.mode))
+        tuning = self._tune_config
+        objectives = tuning.objectives
+        metric, mode = (objectives[0].name, objectives[0].mode) if objectives else (tuning.metric, tuning.mode)
+        return ResultGrid(replace(outcome, metric=metric, mode=mode, objectives=objectives))
 
     @property
     def _failure(self) -> FailureConfig:
@@ -411,8 +414,9 @@ class Tuner:
             trainable_name=facts.name,
             is_class=facts.is_class,
             param_space=self._param_space,
-            metric=tuning.metric,
-            mode=tuning.mode,
+            metric=tuning.objectives[0].name if tuning.objectives else tuning.metric,
+            mode=tuning.objectives[0].mode if tuning.objectives else tuning.mode,
+            objectives=tuning.objectives,
             num_samples=tuning.num_samples,
             max_concurrent=overrides.max_concurrent or tuning.max_concurrent_trials or None,
             time_budget_s=seconds(tuning.time_budget_s),

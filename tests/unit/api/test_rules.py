@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -183,3 +183,21 @@ class TestInlineSource:
     )
     def test_config_with_defaults_is_no_warning(self, body: str) -> None:
         assert self.found(f"def train(config):\n    {body}\n") == ([], [])
+
+
+class TestMetrics:
+    METRICS: ClassVar = [{"name": "loss", "mode": "min"}, {"name": "size", "mode": "min"}]
+
+    @pytest.mark.parametrize(
+        ("more", "path", "says"),
+        [
+            ({"metrics": [*METRICS, {"name": "loss", "mode": "max"}]}, "spec.metrics[2].name", "contradict"),
+            ({"algorithm": "auto"}, "spec.algorithm", "auto compares trials by one metric"),
+            ({"repeats": {"top": 1, "times": 1}}, "spec.repeats", "one metric"),
+            ({"metric": "loss", "mode": "min"}, "spec.metric", "spec.metrics"),
+            ({"scheduler": {"name": "median_stopping_rule"}}, "spec.scheduler.name", "compares trials by one metric"),
+        ],
+    )
+    def test_what_contradicts_them_is_named(self, more: dict[str, Any], path: str, says: str) -> None:
+        found = _findings({"searchSpace": {"x": {"uniform": [0, 1]}}, "metrics": self.METRICS, **more})
+        assert any(where.startswith(path) and says in message for where, message in found), found

@@ -17,6 +17,7 @@ import msgspec
 from trialpod_operator.api.status_models import (
     BestTrial,
     BudgetStatus,
+    FrontTrial,
     RepeatsStatus,
     ResourceHours,
     TrialCounts,
@@ -40,10 +41,11 @@ from trialpod_operator.cluster.status.conditions import (
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.reasons import describe_decision
-from trialpod_operator.engine.repeats import winner
+from trialpod_operator.engine.repeats import front, winner
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 
+MAX_FRONT = 25
 MAX_BEST_PARAMS = 8 * 1024
 MAX_EVIDENCE = 4 * 1024
 MAX_RESOURCES = 32
@@ -113,6 +115,7 @@ def experiment_status(
         failures=sum(trial.failures for trial in trials) if engine is not None else None,
         disruptions=sum(trial.disruptions for trial in trials) if engine is not None else None,
         best=_best(engine, name, uri_of) if engine is not None else None,
+        pareto_front=_front(engine, name) if engine is not None else [],
         resources=_resources(engine) if engine is not None else {},
         budget=_budget(engine) if engine is not None else None,
         waiting=waiting,
@@ -300,6 +303,20 @@ def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> B
         params=bounded(best.shown_config, MAX_BEST_PARAMS),
         checkpoint=uri,
     )
+
+
+def _front(engine: Engine, name: str) -> list[FrontTrial]:
+    objectives = engine.state.settings.objectives if engine.state.settings is not None else []
+    return [
+        FrontTrial(
+            trial=names.trial_name(name, trial.trial_id),
+            trial_id=trial.trial_id,
+            values={
+                each.name: format_value(value) or "" for each, value in zip(objectives, trial.point, strict=True)
+            },
+        )
+        for trial in front(engine.state)[:MAX_FRONT]
+    ]
 
 
 def _start(trials: list[Trial], now: float) -> str:

@@ -5,9 +5,11 @@ Equal values are one value; values that contradict each other are refused, and t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.objectives import Objective
 
 
 def own_goal(owner: Any) -> tuple[Any, Any]:
@@ -29,8 +31,32 @@ def not_known_yet(owner: Any, metric: str | None, mode: str | None) -> tuple[str
     return (None if own_metric else metric), (None if own_mode else mode)
 
 
-def introduce_scheduler(scheduler: Any, metric: str | None, mode: str | None) -> None:
+def check_several(scheduler: Any, objectives: Sequence[Objective]) -> None:
+    """Refuse a scheduler that compares trials by one metric where the experiment has a list of them."""
+    if objectives and getattr(scheduler, "needs_metric", True) and not getattr(scheduler, "several_metrics", False):
+        raise InvalidInputError(
+            f"{_name(scheduler)} compares trials by one metric, and the experiment has metrics: "
+            f"{', '.join(map(str, objectives))}. Take the scheduler async_hyperband, none, or metric and mode in "
+            "place of metrics",
+            parameter="metrics",
+        )
+    own = [name for name, value in zip(("metric", "mode"), own_goal(scheduler), strict=True) if value]
+    if objectives and own and getattr(scheduler, "several_metrics", False) and not scheduler.objectives:
+        raise InvalidInputError(
+            f"{_name(scheduler)} has a {own[0]} of its own, and the experiment has metrics; remove one of them",
+            parameter=own[0],
+        )
+
+
+def introduce_scheduler(
+    scheduler: Any, metric: str | None, mode: str | None, objectives: Sequence[Objective] = ()
+) -> None:
     """Tell a scheduler what the experiment optimises."""
+    if objectives:
+        check_several(scheduler, objectives)
+        if getattr(scheduler, "several_metrics", False):
+            scheduler.set_objectives(objectives)
+            return
     metric, mode = not_known_yet(scheduler, metric, mode)
     if scheduler.set_search_properties(metric, mode) is False and (metric or mode):
         raise InvalidInputError(

@@ -11,6 +11,10 @@ Invariants, all of them Ray's:
   jumped over are filled by later results (unless `stop_last_trials` is off).
 * A result at `max_t` stops the trial and is not recorded.
 
+With several objectives a rung orders trials by fronts, and within a front by the room around them (see
+`plugins.objectives`). A trial stops when more than ``1/reduction_factor`` of those recorded before it are better.
+A result that lacks a finite number of an objective is passed over.
+
 Two things differ from Ray on purpose: the state survives a restart, and a trial that is retried, or continues after
 its end, keeps its bracket and its rungs.
 """
@@ -20,11 +24,13 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right, insort
+from collections.abc import Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.objectives import Objective, losses, point_of
 from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, decoded, encoded, is_number
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
@@ -36,6 +42,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
     ABOUT = ("stopped at rungs", "the default choice for many trials")
 
     NAME = "asha"
+    several_metrics = True
 
     def __init__(
         self,
@@ -86,6 +93,12 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._trials: dict[str, _Progress] = {}
         self._added = 0
         self._num_stopped = 0
+        self.objectives: list[Objective] = []  # none where one metric is compared
+
+    def set_objectives(self, objectives: Sequence[Objective]) -> None:
+        """Compare trials by several objectives; the first one stands for all in `metric` and `mode`."""
+        self.objectives = list(objectives)
+        self.metric, self.mode = objectives[0].name, objectives[0].mode
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Give the trial a bracket; one that is added again after a failure keeps what it had.
@@ -101,7 +114,8 @@ class AsyncHyperBandScheduler(MetricScheduler):
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         """Return STOP at `max_t` and below the cutoff of a rung, else CONTINUE."""
         time, value = self._read(result)
-        if time is None or value is None:
+        point = point_of(self.objectives, result)
+        if time is None or value is None or point is None:
             return self.CONTINUE
         if time >= self._max_t and self._stop_last_trials:
             self._reason = {
@@ -113,14 +127,15 @@ class AsyncHyperBandScheduler(MetricScheduler):
             }
             self._num_stopped += 1
             return self.STOP
-        return self.STOP if self._record(trial.trial_id, time, value) else self.CONTINUE
+        return self.STOP if self._record(trial.trial_id, time, value, point) else self.CONTINUE
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
         """Record the last value (this is how one at `max_t` gets recorded)."""
         time, value = self._read(result)
-        if time is not None and value is not None and trial.trial_id in self._trials:
+        point = point_of(self.objectives, result)
+        if time is not None and value is not None and point is not None and trial.trial_id in self._trials:
             stopped, reason = self._num_stopped, self._reason
-            self._record(trial.trial_id, time, value)
+            self._record(trial.trial_id, time, value, point)
             self._num_stopped, self._reason = stopped, reason
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
@@ -157,7 +172,8 @@ class AsyncHyperBandScheduler(MetricScheduler):
             "added": self._added,
             "stopped": self._num_stopped,
             "brackets": [
-                [{"milestone": m, "values": [encoded(v) for v in rung.values], "nan": rung.nan_count}
+                [{"milestone": m, "values": [encoded(v) for v in rung.values], "nan": rung.nan_count,
+                  **({"points": rung.points} if self.objectives else {})}
                  for m, rung in zip(bracket.milestones, bracket.rungs, strict=True)]
                 for bracket in self._brackets
             ],
@@ -186,11 +202,12 @@ class AsyncHyperBandScheduler(MetricScheduler):
             for rung, data in zip(bracket.rungs, saved, strict=True):
                 rung.values = [decoded(value) for value in data["values"]]
                 rung.nan_count = data["nan"]
+                rung.points = [list(point) for point in data.get("points", [])]
         self._trials = {
             trial_id: _Progress(bracket, filled) for trial_id, (bracket, filled) in state["trials"].items()
         }
 
-    def _record(self, trial_id: str, time: float, value: float) -> bool:
+    def _record(self, trial_id: str, time: float, value: float, point: list[float]) -> bool:
         """Fill the rung that this result reaches; return whether the trial is below its cutoff."""
         progress = self._trials.get(trial_id)
         if progress is None:
@@ -199,6 +216,8 @@ class AsyncHyperBandScheduler(MetricScheduler):
         number = bracket.reached(time, progress.filled, skip_filled=self._stop_last_trials)
         if number is None:
             return False
+        if self.objectives:
+            return self._record_point(progress, bracket, number, time, point)
         rung, signed = bracket.rungs[number], self._sign * value
         cutoff = bracket.cutoff(number)
         compared, rank = len(rung.values) + 1, rung.rank(signed)
@@ -221,6 +240,31 @@ class AsyncHyperBandScheduler(MetricScheduler):
             "rank": rank,
             "compared": compared,
         }
+        return True
+
+    def _record_point(
+        self, progress: _Progress, bracket: _Bracket, number: int, time: float, point: list[float]
+    ) -> bool:
+        """Fill a rung with the values of all objectives; return whether too many trials are better."""
+        rung = bracket.rungs[number]
+        rung.points.append(point)
+        progress.filled |= 1 << number
+        order = losses(self.objectives, rung.points)
+        better = sum(loss < order[-1] for loss in order)
+        if better <= int((len(order) - 1) / bracket.reduction_factor + 1e-9):
+            return False
+        self._num_stopped += 1
+        values = {each.name: value for each, value in zip(self.objectives, point, strict=True)}
+        self._explain(
+            "rung",
+            time,
+            point[0],
+            rung=bracket.milestones[number],
+            bracket=progress.bracket,
+            values=values,
+            rank=better + 1,
+            compared=len(order),
+        )
         return True
 
     def _choose_bracket(self) -> int:
@@ -248,11 +292,12 @@ class _Progress:
 class _Rung:
     """The values recorded at one milestone, sorted; greater is better."""
 
-    __slots__ = ("nan_count", "values")
+    __slots__ = ("nan_count", "points", "values")
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self.nan_count = 0
+        self.points: list[list[float]] = []  # with several objectives, in place of values
 
     def add(self, value: float) -> None:
         if math.isnan(value):
@@ -272,6 +317,7 @@ class _Bracket:
         count = int(math.log(max_t / grace_period) / math.log(reduction_factor) - s + 1)
         self.milestones = [grace_period * reduction_factor ** (k + s) for k in range(count)]
         self.rungs = [_Rung() for _ in self.milestones]
+        self.reduction_factor = reduction_factor
         self._quantile = (1 - 1 / reduction_factor) * 100 / 100  # Ray's way over percent, rounding included
 
     def reached(self, time: float, filled: int, *, skip_filled: bool) -> int | None:

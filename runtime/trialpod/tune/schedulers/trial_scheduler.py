@@ -187,6 +187,9 @@ class TrialScheduler(SavedPlugIn):
     needs_metric: bool = True
     """False when it compares no trials, so that an experiment needs no metric for it."""
 
+    several_metrics: bool = False
+    """True when it compares trials by several objectives; the experiment's come by its method `set_objectives`."""
+
     filled_rung: float | None = None
     """The rung that a trial reached with the result of the latest call of `on_trial_result`, None for no rung. All
     trials that reach a rung can be compared there: the search algorithm learns of it (`Searcher.on_trial_rung`)."""

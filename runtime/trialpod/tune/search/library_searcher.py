@@ -159,6 +159,13 @@ class LibrarySearcher(Searcher):
     ) -> bool:
         """Take metric, space and seed from the experiment."""
         metric, mode = not_known_yet(self, metric, mode)
+        several: Any = metric
+        if isinstance(several, (list, tuple)) and not self.SEVERAL_METRICS:
+            raise InvalidInputError(
+                f"{type(self).__name__} optimises one metric, and the experiment has {len(several)}: "
+                f"{', '.join(several)}. Take the search optuna or random, or metric and mode in place of metrics",
+                parameter="metrics",
+            )
         if self._given_space is not None and has_variables(config) and not same_space(config, self._given_space):
             return False
         self._metric = self._metric or metric

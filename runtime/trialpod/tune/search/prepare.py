@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.catalogue import SEARCHERS
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.search.search_generator import SearchGenerator
@@ -33,23 +35,36 @@ def prepare(
     num_samples: int,
     metric: str | None = None,
     mode: str | None = None,
+    objectives: Sequence[Objective] = (),
     seed: int | None = None,
     chosen_seed: bool = True,
 ) -> SearchAlgorithm:
-    """Return a search algorithm that is configured."""
+    """Return a search algorithm that is configured; `objectives` go before `metric` and `mode`."""
     if given is None:
         given = BasicVariantGenerator(seed=seed)
         if not chosen_seed:
             given.follow_numpy()
     search = as_search_algorithm(given)
+    goal: dict[str, Any] = {"metric": metric, "mode": mode}
+    if objectives:
+        _set_thresholds(search, objectives)
+    if len(objectives) > 1:
+        goal = {"metric": [each.name for each in objectives], "mode": [each.mode for each in objectives]}
     configure = getattr(search, "configure", None)
     if configure is None:
         search.set_num_samples(num_samples)
         return search
     known = inspect.signature(configure).parameters
-    further = {"metric": metric, "mode": mode, "seed": seed}
+    further = {**goal, "seed": seed}
     configure(space, num_samples, **{name: value for name, value in further.items() if name in known})
     return search
+
+
+def _set_thresholds(search: Any, objectives: Sequence[Objective]) -> None:
+    while search is not None:
+        if take := getattr(search, "set_thresholds", None):
+            take(objectives)
+        search = getattr(search, "searcher", None)
 
 
 def with_seed(parameters: dict[str, Any], name: str, seed: int) -> dict[str, Any]:

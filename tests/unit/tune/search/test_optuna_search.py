@@ -284,3 +284,20 @@ def test_errors_name_the_nearest_name() -> None:
         create_searcher("optune")
     with pytest.raises(InvalidInputError, match="Did you mean 'sampler'"):
         create_searcher("optuna", samplr="tpe")
+
+
+def test_metrics_of_the_experiment_are_its_objectives() -> None:
+    from trialpod.tune.plugins.objectives import Objective
+
+    searcher = OptunaSearch()
+    objectives = [Objective("loss", "min", 0.5), Objective("speed", "max")]
+    search = prepare(searcher, space={"x": tune.uniform(0, 1)}, num_samples=4, objectives=objectives, seed=1)
+    for loss in (0.2, 0.7):
+        suggestion = search.next_suggestion()
+        assert suggestion is not None
+        search.on_trial_complete(suggestion.trial_id, {"loss": loss, "speed": 1.0})
+    assert [direction.name for direction in searcher.study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert [trial.values for trial in searcher.study.trials] == [[0.2, 1.0], [0.7, 1.0]]
+    assert [trial.number for trial in searcher.study.best_trials] == [0]
+    met = [list(trial.system_attrs.values()) for trial in searcher.study.trials]
+    assert [values[0] <= 0 for values in met] == [True, False]

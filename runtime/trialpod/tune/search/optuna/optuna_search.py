@@ -16,12 +16,13 @@ import logging
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.optuna.samplers import STATELESS, make_sampler, parse_sampler, reseed
 from trialpod.tune.search.optuna.static_space import StaticSpace
@@ -127,6 +128,7 @@ class OptunaSearch(LibrarySearcher):
             )
         self._model_trials = model_trials
         self._constraint_names = list(constraints or [])
+        self._thresholds: list[Objective] = []
         self._function: DefineByRun | None = space if callable(space) else None
         if self._function is not None and self._points and evaluated_rewards is None:
             for point in self._points:
@@ -137,6 +139,10 @@ class OptunaSearch(LibrarySearcher):
                         parameter="points_to_evaluate",
                     )
         self._study: Any = None
+
+    def set_thresholds(self, objectives: Sequence[Objective]) -> None:
+        """Take the thresholds of the experiment's metrics as constraints."""
+        self._thresholds = [objective for objective in objectives if objective.threshold is not None]
 
     @property
     def study(self) -> Any:
@@ -274,7 +280,9 @@ class OptunaSearch(LibrarySearcher):
 
         trial_id = self._trials[number]
         self._storage.reopen(trial_id)
-        for name, value in zip(self._constraint_names, ending.constraints, strict=False):
+        for name, value in zip(
+            (*self._constraint_names, *(each.name for each in self._thresholds)), ending.constraints, strict=False
+        ):
             self._storage.set_constraint(trial_id, name, value)
         state, scores = TrialState.FAIL, None
         if ending.status == "complete":
@@ -306,6 +314,9 @@ class OptunaSearch(LibrarySearcher):
 
     def _constraints(self, result: dict[str, Any]) -> tuple[float, ...] | None:
         values = [real_number(result.get(name)) for name in self._constraint_names]
+        for objective in self._thresholds:
+            value = real_number(result.get(objective.name))
+            values.append(None if value is None else objective.margin(float(value)))
         if any(v is None or v != v for v in values):
             return None
         return tuple(float(v) for v in values if v is not None)
