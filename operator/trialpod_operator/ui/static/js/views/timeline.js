@@ -37,7 +37,7 @@ export function timeline(store) {
   let width = 0;
   let stopped = false;
 
-  // What nobody runs has not gone on since.
+  // An experiment that nobody runs ends with its last event.
   const now = () => (isIdle(store.header.state) ? store.header.updated : null) ?? Date.now() / 1000;
   const shown = () => store.visible().filter((row) => byTrial.has(row.id));
 
