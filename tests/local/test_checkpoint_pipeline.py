@@ -160,6 +160,7 @@ def test_the_rules_are_applied_in_the_background_too(world: World) -> None:
     assert world.server.deleted == [f"checkpoint_{index:06d}" for index in range(4)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("grace_s", [5.0, 15.0])
 def test_store_slower_than_grace_keeps_previous_checkpoint(world: World, grace_s: float) -> None:
     process = world.start(FUNCTION, {"to": 3, "save": [0], "linger": True}, grace_s=grace_s)

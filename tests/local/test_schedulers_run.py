@@ -14,7 +14,7 @@ from trialpod_operator.engine.choices import Decision
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.view.reading import ReadExperiment
 
-pytestmark = [pytest.mark.local, pytest.mark.slow]
+pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 
 EXPERIMENT = Path("storage/exp")
 HEAD = """

@@ -185,6 +185,7 @@ told(stored=xs(Tuner.restore(moved, resume_errored=True)),
 
 class TestTimeBudget:
     @pytest.mark.slow
+    @pytest.mark.once
     def test_a_silent_trial_ends_within_its_grace_period(self, shell: Shell) -> None:
         shell.write(
             "script.py",

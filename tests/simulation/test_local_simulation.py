@@ -15,7 +15,7 @@ from sim_plan import Fault
 
 PARTS = 4
 SEEDS = 600
-MORE_SEEDS = 3400
+MORE_SEEDS = 1400
 NOTICED_WITHIN = 40
 """A defect shows in one of so many seeds."""
 

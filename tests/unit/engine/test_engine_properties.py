@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from engine_support import ListSearch, Population, ScoreStopper, TimeSlices, raw, result, settings, stored
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -24,6 +25,8 @@ from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.settings import RepeatRules
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED
+
+pytestmark = pytest.mark.once
 
 SCHEDULERS = ("fifo", "asha", "auto", "auto", "slices", "sliced asha", "population", "population", "population")
 CAUSES = ("completed", "stopped", "paused", "preempted", "failed", "lost", "damaged")

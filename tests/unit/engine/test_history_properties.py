@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from test_engine_properties import ENDS, Experiment, build
@@ -12,6 +13,8 @@ from trialpod_operator.engine import events
 from trialpod_operator.experiment.fsck.examine import recording_engine
 from trialpod_operator.experiment.fsck.history import History, check_records, first_other_choice
 from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_record, decode_snapshot, encode
+
+pytestmark = pytest.mark.once
 
 SNAPSHOT_AT = 25
 """A snapshot is taken after so many records, and again after as many."""

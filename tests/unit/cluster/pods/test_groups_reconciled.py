@@ -12,6 +12,8 @@ from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
 
+pytestmark = pytest.mark.once
+
 WORKERS: dict[str, Any] = {"workers": {"replicas": 2}}
 
 

@@ -13,6 +13,8 @@ from virtual_time import until
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.pods.queues import AHEAD, IN_QUEUE
 
+pytestmark = pytest.mark.once
+
 LABEL = "kueue.x-k8s.io/queue-name"
 TEMPLATE = {"metadata": {"labels": {LABEL: "research"}}, "spec": {"terminationGracePeriodSeconds": 15}}
 SHORT = "insufficient unused quota for cpu in flavor default, 1 more needed"

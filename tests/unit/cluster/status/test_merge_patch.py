@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod_operator.cluster.json_values import merge_patch
+
+pytestmark = pytest.mark.once
 
 leaf = st.integers() | st.text(max_size=3) | st.booleans()
 values = st.recursive(
