@@ -238,7 +238,7 @@ class Chaos:
         if status == 0:
             return True
         if not self.plan.eager:
-            self._wait_until_gone(20.0)
+            self._wait_until_gone(60.0)
         elif status > 0:
             time.sleep(0.3)  # what refuses to start, with a full disk for example, is not started in a busy loop
         return False
@@ -361,7 +361,7 @@ class Chaos:
     def _lose_machine(self, fault: Fault) -> None:
         for pid in self.shell.processes():
             self._signal(pid, signal.SIGKILL)
-        if self._wait_until_gone(10.0):
+        if self._wait_until_gone(60.0):
             self.round.problems.append("processes outlive SIGKILL")
         done = Done(fault, time.monotonic(), 0)  # what a witness wrote before it is of the machine that was lost
         if self.running is not None:
@@ -382,16 +382,16 @@ class Chaos:
 
     def _look(self) -> None:
         found, shell = self.round, self.shell
-        found.left = self._wait_until_gone(10.0)
+        found.left = self._wait_until_gone(60.0)
         if found.problems:
             return
         starts = sum("start" in fact for fact in self.witnesses.facts())
-        again = shell.execute(self.command, timeout_s=60)
+        again = shell.execute(self.command, timeout_s=110)
         found.again = again.returncode
         found.facts = self.witnesses.facts()
         if sum("start" in fact for fact in found.facts) != starts:
             found.problems.append("a further run of the finished experiment started trials")
-        found.left |= self._wait_until_gone(10.0)
+        found.left |= self._wait_until_gone(60.0)
         found.garbage = sorted(name for name in os.listdir(shell.folder / "tmp") if not _USERS.fullmatch(name))
         checked = shell.run("fsck", self.place, "--verify", "--json", timeout_s=120)
         try:

@@ -40,7 +40,7 @@ def outcome(experiment: Experiment) -> list[tuple[float, float]]:
 def test_example_survives_drain_and_operator_crash(operator: Operator, namespace: Cluster, faults: Cluster) -> None:
     undisturbed = Experiment.apply(namespace, example(namespace, "undisturbed"))
     assert undisturbed.wait_until_over(300)["trials"]["terminated"] == 6
-    undisturbed.cluster.wait_condition("tuneexperiment", "undisturbed", "Succeeded", 10)
+    undisturbed.cluster.wait_condition("tuneexperiment", "undisturbed", "Succeeded", 90)
 
     disturbed = Experiment.apply(namespace, example(namespace, "disturbed"))
     disturbed.wait_for_checkpoint(3)

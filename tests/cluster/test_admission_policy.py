@@ -145,7 +145,7 @@ def test_what_was_there_before_can_still_be_ended(judged: Cluster, cluster: Clus
         lambda: "created" in judged.kubectl("apply", "-f", "-", input=text, check=False), "it is made", 20
     )
     cluster.kubectl(*label, "trialpod.dev/judged=true")
-    judged.wait_for(lambda: "hostNetwork" in tried(judged, pod={"hostNetwork": True}), "the policy is for it", 20)
+    judged.wait_for(lambda: "hostNetwork" in tried(judged, pod={"hostNetwork": True}), "the policy is for it", 90)
     patch = ["patch", "te", "old", "--type=merge", "-p"]
     assert "patched" in judged.kubectl(*patch, '{"metadata":{"labels":{"a":"b"},"finalizers":null}}')
     assert "hostNetwork" in judged.kubectl(*patch, '{"spec":{"suspend":false}}', check=False)

@@ -96,7 +96,7 @@ def test_script_with_own_modules_runs_and_gets_results(desk: Desk, namespace: Cl
     assert "best trial: climb-" in shown
     assert "BEST 2 {'choice': 1} 5" in shown
     assert not list(desk.folder.glob("trialpod-results/*"))
-    namespace.wait_condition("tuneexperiment", "climb", "Succeeded", 10)
+    namespace.wait_condition("tuneexperiment", "climb", "Succeeded", 90)
     assert desk.trialpod("status", "climb").startswith("climb: Succeeded, 2/2 trials")
     assert "next: trialpod best climb" in desk.trialpod("why", "climb")
     # Once more, with more to do: it continues with the same experiment.
@@ -111,7 +111,7 @@ def test_ctrl_c_keeps_experiment_and_script_reattaches(desk: Desk, namespace: Cl
         if "started" in line:
             break
     script.send_signal(signal.SIGINT)
-    assert "continues in the cluster" in script.communicate(timeout=30)[0]
+    assert "continues in the cluster" in script.communicate(timeout=90)[0]
     assert Experiment(namespace, "climb").status
     shown = desk.run(*command)
     assert "BEST 2" in shown
@@ -126,7 +126,7 @@ def test_why_says_what_the_scheduler_says(desk: Desk, namespace: Cluster) -> Non
         assert script.stdout is not None
         warning = next(line for line in script.stdout if "warning" in line)
         script.send_signal(signal.SIGINT)
-        script.communicate(timeout=30)
+        script.communicate(timeout=90)
     assert "Unschedulable" in warning
     said = desk.trialpod("why", "climb")
     assert "Insufficient cpu" in said

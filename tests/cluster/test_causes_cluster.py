@@ -22,7 +22,7 @@ def test_an_init_container_is_heard(namespace: Cluster) -> None:
         "init container fetch exited with status 3: first / cannot fetch data set"
         in (experiment.trial_status()["message"])
     )
-    namespace.wait_for(lambda: "cannot fetch data set" in experiment.logs(), "its output is kept", 30)
+    namespace.wait_for(lambda: "cannot fetch data set" in experiment.logs(), "its output is kept", 90)
 
 
 def test_a_corrected_image_continues_within_seconds(namespace: Cluster) -> None:
@@ -31,7 +31,7 @@ def test_a_corrected_image_continues_within_seconds(namespace: Cluster) -> None:
     experiment.wait(lambda status: (status.get("waiting") or {}).get("reason") == "ImagePullFailed", "it is told", 60)
     began = time.monotonic()
     namespace.kubectl("patch", "te", "misspelt", "--type=merge", "-p", f'{{"spec":{{"image":"{IMAGE}"}}}}')
-    experiment.wait(lambda _: experiment.checkpoint_iterations(), "a trial runs", 45)
+    experiment.wait(lambda _: experiment.checkpoint_iterations(), "a trial runs", 90)
     assert time.monotonic() - began < 30
     assert experiment.wait_until_over()["trials"]["terminated"] == 2
 

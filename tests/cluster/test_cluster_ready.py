@@ -158,14 +158,14 @@ def test_a_process_is_there_until_its_last_thread_is_gone() -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
-        system.wait_until(lambda: state(process.pid) == "Z", "its first thread is over", timeout=30)
+        system.wait_until(lambda: state(process.pid) == "Z", "its first thread is over", timeout=90)
         assert processes.start_time(process.pid) is not None
         process.kill()
-        system.wait_until(lambda: processes.start_time(process.pid) is None, "it is gone", timeout=30)
+        system.wait_until(lambda: processes.start_time(process.pid) is None, "it is gone", timeout=90)
         assert state(process.pid) == "Z"
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(90)
 
 
 def state(pid: int) -> str:

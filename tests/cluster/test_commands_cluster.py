@@ -148,7 +148,7 @@ def test_an_experiment_from_its_manifest_to_its_deletion(
     namespace.wait_for(lambda: not experiment.pods(), "its pods are gone", 60)
     assert "next: trialpod resume climb" in desk.trialpod("why", "climb")
     # The pods are gone; what they printed is in the storage, read with the keys of the Secret.
-    namespace.wait_for(lambda: "step 2\n" in desk.trialpod("logs", "climb", trial), "the log is kept", 30, every=1)
+    namespace.wait_for(lambda: "step 2\n" in desk.trialpod("logs", "climb", trial), "the log is kept", 90, every=1)
     assert "climb resumes" in desk.trialpod("resume", "climb")
     experiment.wait(lambda status: (status.get("trials") or {}).get("running", 0) >= 2, "they run again", 60)
     experiment.wait_for_checkpoint(8)
@@ -158,7 +158,7 @@ def test_an_experiment_from_its_manifest_to_its_deletion(
     assert "all trials: trialpod results climb" in shown
     assert experiment.condition("Succeeded")["reason"] == "Stopped"
     # Both attempts of the trial were followed, until it had ended.
-    rest = following.communicate(timeout=30)[0]
+    rest = following.communicate(timeout=90)[0]
     assert following.returncode == 0
     assert "trialpod: attempt 2:\n" in rest
 

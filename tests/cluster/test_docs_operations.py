@@ -90,7 +90,7 @@ def test_the_commands_do_what_the_page_says(cluster: Cluster, team: Cluster, tmp
     team.kubectl("delete", "te", "climb", "--wait=false")
     assert "team-a climb" in block("range .items")
     block("kubectl patch")
-    team.wait_for(lambda: experiment.object == {}, "it goes", 30)
+    team.wait_for(lambda: experiment.object == {}, "it goes", 90)
 
     Operator.install(cluster)
     block("kubectl delete crd")

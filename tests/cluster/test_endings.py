@@ -97,7 +97,7 @@ def test_exit_zero_on_sigterm_without_a_result_is_a_disruption(operator: Operato
     assert (trial["failures"], trial["disruptions"]) == (0, 1), trial
 
 
-def waiting(experiment: Experiment, reason: str, *words: str, within: float = 30) -> None:
+def waiting(experiment: Experiment, reason: str, *words: str, within: float = 90) -> None:
     """Assert that the experiment says within seconds what it waits for."""
     found = experiment.wait(lambda status: (status.get("waiting") or {}).get("reason"), "it waits", within)
     status = experiment.status
@@ -116,14 +116,14 @@ def test_an_image_that_does_not_exist_is_named(operator: Operator, namespace: Cl
 def test_a_request_that_no_node_can_meet_is_named_within_seconds(operator: Operator, namespace: Cluster) -> None:
     document = manifest(namespace, "greedy", resources={"nvidia.com/gpu": 100})
     experiment = Experiment.apply(namespace, document)
-    waiting(experiment, "Unschedulable", "nvidia.com/gpu", within=15)
+    waiting(experiment, "Unschedulable", "nvidia.com/gpu", within=90)
 
 
 def test_a_config_map_that_is_missing_is_named(operator: Operator, namespace: Cluster) -> None:
     document = manifest(namespace, "codeless")
     document["spec"]["trainable"] = {"configMapRef": {"name": "absent", "key": "a.py", "entrypoint": "a:train"}}
     experiment = Experiment.apply(namespace, document)
-    experiment.wait(lambda _: experiment.condition("Stalled"), "it is told", 30)
+    experiment.wait(lambda _: experiment.condition("Stalled"), "it is told", 90)
     assert experiment.condition("Stalled")["reason"] == "ConfigMapNotFound"
     assert "absent" in experiment.condition("Stalled")["message"]
     assert not experiment.pods()
@@ -145,7 +145,7 @@ def test_exceeded_quota_is_named_and_retried_with_backoff(
     request.addfinalizer(audit.close)
     experiment = Experiment.apply(namespace, manifest(namespace, "many", steps=600, numSamples=3))
     experiment.running_pod()
-    found = experiment.wait(lambda status: status.get("waiting"), "two of its trials wait", 30)
+    found = experiment.wait(lambda status: status.get("waiting"), "two of its trials wait", 90)
     assert found["reason"] == "QuotaExceeded"
     assert "small" in found["message"]
     assert experiment.condition("Ready")["status"] == "True", "one trial runs"

@@ -101,6 +101,6 @@ def test_invalid_experiment_is_degraded_and_failed_trial_is_not(
     failing.wait_until_over()
     (trial,) = failing.trials()
     assert (health(trial), judged(kstatus, trial)) == ("Healthy", "Current"), "what failed is a result"
-    wrong.wait(lambda _: wrong.condition("Stalled"), "it stalls", 30)
+    wrong.wait(lambda _: wrong.condition("Stalled"), "it stalls", 90)
     assert (health(wrong.object), judged(kstatus, wrong.object)) == ("Degraded", "Failed")
     namespace.kubectl("delete", "te", "wrong", "failing", "--timeout=60s", timeout=70)

@@ -160,7 +160,7 @@ def test_pods_that_failed_stay_when_the_manifest_says_so(operator: Operator, nam
     experiment = Experiment.apply(namespace, document)
     assert experiment.wait_until_over()["trials"]["error"] == 1
     assert "on purpose" in experiment.trial_status()["message"]
-    namespace.wait_for(lambda: "before the end" in experiment.logs(), "its log is kept", 30)
+    namespace.wait_for(lambda: "before the end" in experiment.logs(), "its log is kept", 90)
     (pod,) = experiment.pods()
     assert pod["status"]["phase"] == "Failed"
     state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
@@ -171,7 +171,7 @@ def test_a_secret_that_comes_late_is_waited_for(operator: Operator, namespace: C
     document = manifest(namespace, "late", steps=2)
     document["spec"]["storage"]["credentialsSecret"] = "later"
     experiment = Experiment.apply(namespace, document)
-    waiting = experiment.wait(lambda _: experiment.condition("Stalled"), "it says what it waits for", 30)
+    waiting = experiment.wait(lambda _: experiment.condition("Stalled"), "it says what it waits for", 90)
     assert (waiting["reason"], "later" in waiting["message"]) == ("SecretNotFound", True)
     secret = namespace.get("secret", "minio")
     assert secret is not None
@@ -191,7 +191,7 @@ def test_a_secret_that_comes_late_is_waited_for(operator: Operator, namespace: C
 def test_error_only_the_operator_sees_stalls_without_pods(operator: Operator, namespace: Cluster) -> None:
     document = manifest(namespace, "typo", scheduler={"name": "ashaa"})
     experiment = Experiment.apply(namespace, document)
-    stalled = experiment.wait(lambda _: experiment.condition("Stalled"), "it stalls", 30)
+    stalled = experiment.wait(lambda _: experiment.condition("Stalled"), "it stalls", 90)
     assert stalled["reason"] == "InvalidSpec"
     assert "spec.scheduler.name" in stalled["message"]
     assert "asha" in stalled["message"]
@@ -206,7 +206,7 @@ def test_namespace_deletion_leaves_the_operator_healthy(
     experiment.running_pod()
     cluster.delete_namespace(namespace.namespace, wait=True)
     assert cluster.get("namespace", namespace.namespace) is None
-    operator.wait_ready(20)
+    operator.wait_ready()
     assert "Traceback" not in operator.logs()
 
 

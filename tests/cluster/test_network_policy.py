@@ -42,7 +42,7 @@ def enforcer(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(program, stdout=log, stderr=log)
         yield process
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(90)
     assert "KUBE-POD-FW" not in subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
 
 
@@ -74,14 +74,14 @@ def test_experiments_run_under_default_deny_policies(
         reports = f"{cluster.service_address(f'{RELEASE}-reports', NAMESPACE)}:8443"
         probes = f"{operator.pod()['status']['podIP']}:8080"
         # Rules are written within seconds of a pod.
-        namespace.wait_for(lambda: knock(namespace, storage) == ["closed"], "the default is denied", 30, every=1)
+        namespace.wait_for(lambda: knock(namespace, storage) == ["closed"], "the default is denied", 90, every=1)
         assert knock(namespace, storage, reports, probes) == ["closed", "closed", "closed"]
         assert knock(elsewhere, storage, reports, probes) == ["open", "closed", "closed"]
 
         experiment = Experiment.apply(namespace, manifest(namespace, "walled", steps=10, numSamples=2))
         assert experiment.wait_until_over()["trials"]["terminated"] == 2
         assert_history(experiment)
-        operator.wait_ready(20)
+        operator.wait_ready()
         operator.cluster.helm("test", RELEASE, "--timeout=60s")
     finally:
         cluster.kubectl("delete", "networkpolicy", "default-deny", "-n", NAMESPACE, "--ignore-not-found")

@@ -45,8 +45,8 @@ class TestRetry:
     def test_unschedulable_trials_do_not_run(self, namespace: Cluster, operator: Operator) -> None:
         document = manifest(namespace, "huge", steps=1, resources={"cpu": "500"})
         experiment = Experiment.apply(namespace, document)
-        experiment.wait(lambda status: (status.get("waiting") or {}).get("reason") == "Unschedulable", "it waits", 40)
-        namespace.wait_for(lambda: experiment.trial_status().get("state"), "the trial has a state", 20)
+        experiment.wait(lambda status: (status.get("waiting") or {}).get("reason") == "Unschedulable", "it waits", 90)
+        namespace.wait_for(lambda: experiment.trial_status().get("state"), "the trial has a state", 90)
         assert experiment.trial_status()["state"] == "PENDING"
         assert (experiment.status["trials"]["running"], experiment.status["trials"]["starting"]) == (0, 1)
         namespace.kubectl("delete", "te", "huge", "--wait=false")

@@ -132,7 +132,7 @@ def test_a_store_that_makes_no_keys_stalls_the_experiment(operator: Operator, na
     document = scoped(namespace, "refused", steps=2)
     document["spec"]["storage"]["credentialsSecret"] = "nobody"
     experiment = Experiment.apply(namespace, document)
-    stalled = experiment.wait(lambda _: experiment.condition("Stalled"), "it stalls", 40)
+    stalled = experiment.wait(lambda _: experiment.condition("Stalled"), "it stalls", 90)
     assert stalled["reason"] == "ScopedCredentialsRefused"
     assert "AccessDenied (The Access Key Id you provided does not exist" in stalled["message"]
     assert "check the keys that the operator has" in stalled["message"]

@@ -141,7 +141,7 @@ def test_recipe_removes_objects_that_a_finalizer_holds(
         assert experiment.object["metadata"]["finalizers"] == ["trialpod.dev/storage"]
         patch = json.dumps({"metadata": {"finalizers": None}})
         namespace.kubectl("patch", "te", "held", "--type=merge", "-p", patch)
-        namespace.wait_for(lambda: experiment.object == {}, "it goes", 30)
+        namespace.wait_for(lambda: experiment.object == {}, "it goes", 90)
         namespace.wait_for(lambda: not namespace.list("pods"), "its pods go", 60)
         assert experiment.checkpoint_iterations(), "what is stored stays"
     finally:

@@ -194,7 +194,7 @@ class MinioServer:
         return self
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 90
         while True:
             assert self._process is not None
             try:

@@ -229,7 +229,7 @@ class BadRun:
             stop={"training_iteration": 100},
             template={"spec": {"terminationGracePeriodSeconds": 1}},
         )
-        self.done = shell.run("run", "experiment.yaml", "--max-concurrent", "2", timeout_s=60)
+        self.done = shell.run("run", "experiment.yaml", "--max-concurrent", "2")
         self.directory = shell.folder / "trialpod-results" / "bad"
         self.results = shell.results(self.directory)
         self.trials: dict[str, dict[str, Any]] = {t["params"]["kind"]: t for t in self.results["trials"]}

@@ -150,7 +150,7 @@ class TestEnding:
             atHorizon="freeze",
             scheduler={"name": "asha", "parameters": {"max_t": 9, "grace_period": 1, "reduction_factor": 3}},
         )  # fmt: skip
-        done = shell.run("run", "experiment.yaml", timeout_s=60)
+        done = shell.run("run", "experiment.yaml")
         assert done.returncode == 0, done.stdout + done.stderr
         counts: dict[float, int] = {}
         for row in results_of(shell.folder):
@@ -178,7 +178,7 @@ class TestEnding:
             checkpointFolder={"readyFile": "state"},
             atHorizon="freeze", scheduler={"name": "pbt", "parameters": pbt},
         )  # fmt: skip
-        done = shell.run("run", "experiment.yaml", timeout_s=60)
+        done = shell.run("run", "experiment.yaml")
         assert done.returncode == 0, done.stdout + done.stderr
         kept = [
             (row["training_iteration"], (file.parent / name / "state").read_text().strip())

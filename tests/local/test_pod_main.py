@@ -153,7 +153,7 @@ def test_orphans_of_user_code_are_collected(container: Container) -> None:
         CODE = "import os, time; pid = os.fork(); print(pid, flush=True) if pid else time.sleep(0.05); os._exit(0)"
         def train(config):
             orphan = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True).stdout.split()[-1]
-            until = time.monotonic() + 20
+            until = time.monotonic() + 90
             while os.path.exists(f"/proc/{orphan}") and time.monotonic() < until:
                 time.sleep(0.01)
             print("gone" if not os.path.exists(f"/proc/{orphan}") else "a zombie")

@@ -686,9 +686,9 @@ def test_a_program_is_preempted_while_a_decision_is_awaited(world: World, at_hor
         )
     )
     try:
-        assert asked.wait(30)
+        assert asked.wait(90)
         process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not (world.folder / "ended").exists():
             assert time.monotonic() < deadline
             threading.Event().wait(0.01)

@@ -145,7 +145,7 @@ def test_certificates_come_with_options_when_not_mounted(tmp_path: Path) -> None
 
 def _once_started(ask: Callable[[], Supply]) -> Credentials:
     """A server that has just started serves objects somewhat sooner than it makes keys."""
-    until = time.monotonic() + 20.0
+    until = time.monotonic() + 90
     while True:
         try:
             return ask().credentials

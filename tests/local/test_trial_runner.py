@@ -86,7 +86,7 @@ def test_script_steps_pauses_and_stops(shell: Shell) -> None:
             print("=", trial.trial_id, trial.status, last.get("n"), last.get("iterations_since_restore"))
         """,
     )
-    done = shell.python("script.py", timeout_s=60)
+    done = shell.python("script.py")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     states = [line for line in lines if not line.startswith("=")]
@@ -131,7 +131,7 @@ def test_step_raises_errors_of_the_experiment(shell: Shell) -> None:
                 print(type(error).__name__, "boom" in str(error))
         """,
     )
-    done = shell.python("script.py", timeout_s=60)
+    done = shell.python("script.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith(("ValueError", "ended"))] == [
         "ValueError True",

@@ -35,7 +35,7 @@ def history(directory: Path) -> tuple[bytes | None, list[bytes]]:
 
 def wait_until_caught_up(replica: Replica) -> None:
     """Ask until the files are brought up to date, which tells nobody."""
-    deadline, again = time.monotonic() + 10.0, threading.Event()
+    deadline, again = time.monotonic() + 60.0, threading.Event()
     while not replica.catch_up():
         assert time.monotonic() < deadline, "the files are not brought up to date"
         again.wait(0.005)
