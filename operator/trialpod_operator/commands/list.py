@@ -76,7 +76,7 @@ def cluster_facts(item: Mapping[str, Any]) -> Json:
         "progress": trials.get("progress", ""),
         "running": trials.get("running", 0),
         "failed": trials.get("error", 0),
-        "metric": spec.get("metric"),
+        "metric": spec.get("metric") or next((each.get("name") for each in spec.get("metrics") or ()), None),
         "best": best.get("value"),
         "best_trial": best.get("trialId"),
         "created": item["metadata"].get("creationTimestamp", ""),

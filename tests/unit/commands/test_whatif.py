@@ -11,6 +11,7 @@ import pytest
 
 from trialpod.cli.main import main
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
@@ -31,12 +32,20 @@ CURVES = {
 """Scores of the trials in order of their creation; the one that is best in the end begins badly."""
 
 
-def record(folder: Path, *, stopped: frozenset[int] = frozenset(), length: int = LENGTH) -> list[str]:
+def record(
+    folder: Path,
+    *,
+    stopped: frozenset[int] = frozenset(),
+    length: int = LENGTH,
+    objectives: list[Objective] | None = None,
+) -> list[str]:
     """Write an experiment that ran each trial for nine steps of 10 s, one after the other; return the trials' ids."""
     search = BasicVariantGenerator(seed=1)
     search.configure({"x": grid_search(list(range(len(CURVES))))}, 1)
     plan = ExperimentPlan(
-        settings=Settings(name="e", trainable_name="train", metric="score", max_concurrent=1),
+        settings=Settings(
+            name="e", trainable_name="train", metric="score", objectives=objectives or [], max_concurrent=1
+        ),
         search=search,
         scheduler=FIFOScheduler(),
         stopper=None,
@@ -152,3 +161,9 @@ class TestRefusals:
             file.unlink()
         assert main(["whatif", str(tmp_path), *ASHA]) != 0
         assert "no trial has reported a result yet" in capsys.readouterr().err
+
+
+def test_several_metrics_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tmp_path, objectives=[Objective("score", "max"), Objective("size", "min")])
+    assert main(["whatif", str(tmp_path), "--scheduler", "asha"]) != 0
+    assert "has several metrics (max score, min size)" in capsys.readouterr().err

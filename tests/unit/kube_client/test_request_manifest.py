@@ -18,6 +18,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, TrainableRef
 from trialpod.protocol.values import ParamsEncoder, params_decoder, params_encoder
 from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import Domain
@@ -28,8 +29,10 @@ from trialpod_operator.api.command import command_of
 from trialpod_operator.api.models import TrainableSpec
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.cluster.json_values import bounded
+from trialpod_operator.commands.list import cluster_facts
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest, ignored, resource_name
+from trialpod_operator.kube_client.view import view_of
 
 SETTINGS = ClusterSettings(namespace="team", endpoint="http://minio:9000", credentials_secret="minio", image="i:1")
 URI = "s3://tune/runs/climb/.trialpod/trainable-00.pkl"
@@ -103,6 +106,28 @@ def test_everything_that_a_manifest_knows_is_in_it() -> None:
         "image": "i:1",
         "resources": {"cpu": "500m", "gpu": 1, "memory": 2**30, "example.com/fpga": 2},
     }  # fmt: skip
+
+
+def test_several_metrics_stand_in_place_of_one() -> None:
+    made = spec(objectives=[Objective("loss", "min", 0.5), Objective("speed", "max")])
+    assert made["metrics"] == [{"name": "loss", "mode": "min", "threshold": 0.5}, {"name": "speed", "mode": "max"}]
+    assert not {"metric", "mode"} & set(made)
+
+
+def test_front_of_several_metrics_is_read_from_the_status() -> None:
+    item = {
+        "metadata": {"name": "e"},
+        "spec": {"metrics": [{"name": "loss", "mode": "min"}, {"name": "speed", "mode": "max"}]},
+        "status": {
+            "best": {"trial": "e-1", "trialId": "1", "value": "0.5"},
+            "paretoFront": [{"trial": "e-1", "trialId": "1", "values": {"loss": "0.5", "speed": "3"}}],
+        },
+    }
+    trial = {"metadata": {"name": "e-1"}, "spec": {"trialId": "1"}, "status": {"state": "TERMINATED"}}
+    view = view_of(item, [trial], now=0.0, rows=None)
+    assert [(row.trial_id, point) for row, point in view.front] == [("1", [0.5, 3.0])]
+    assert (view.metric, view.mode) == ("loss", "min")
+    assert cluster_facts(item)["metric"] == "loss"
 
 
 _number = st.floats(-1e6, 1e6, allow_nan=False) | st.integers(-(10**9), 10**9)

@@ -70,6 +70,9 @@ def _show(experiment: Any, storage: Storage, options: argparse.Namespace) -> int
         raise InvalidInputError(f"{experiment.place}: no trial has started yet; there is nothing to decide about")
     if settings.metric is None:
         raise InvalidInputError(f"{experiment.place} has no metric, so a scheduler cannot compare its trials")
+    if settings.objectives:
+        wanted = ", ".join(map(str, settings.objectives))
+        raise InvalidInputError(f"{experiment.place} has several metrics ({wanted}); whatif compares by one")
     trials = replay.read_trials(storage, [(trial, experiment.path(trial).rpartition("/")[2]) for trial in known])
     if not trials:
         raise InvalidInputError(f"{experiment.place}: no trial has reported a result yet; try again later")
