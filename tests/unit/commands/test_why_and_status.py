@@ -89,6 +89,12 @@ def test_why_uses_experiment_while_trials_have_no_reason(server: ApiServer, tria
             experiment_object("climb", conditions=[condition_of("Ready", "True", "Running", "trials are running")]),
             "no obstacle is known",
         ),
+        (
+            experiment_object(
+                "climb", conditions=[condition_of("Ready", "False", "StorageUnavailable", "it does not answer")]
+            ),
+            "next: check the S3 server; the experiment continues when it answers",
+        ),
     ],
 )
 def test_why_says_what_to_do_next(server: ApiServer, trialpod: Run, item: Json, expected: str) -> None:

@@ -383,7 +383,7 @@ class Replica:
             first = not self._troubled
             self._troubled.add(thread)
         if first:
-            message = f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}"
+            message = f"{self.uri} takes nothing at the moment ({error}); everything is kept until it does"
             self._report(ReplicaStatus(reachable=False, message=message))
 
     def _recovered(self, thread: str) -> None:
