@@ -165,8 +165,8 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
             f"changed for that (kubectl {where} edit te {name}); another {fixed} needs a new metadata.name"
         )
     ready = found["conditions"].get("Ready", {})
-    if not steps and ready.get("status") == "False" and ready.get("reason") in set(Reason):
-        steps += filter(None, [Reason(ready["reason"]).remedy])
+    if not steps and ready.get("status") == "False":
+        steps += [each.remedy for each in Reason if each == ready.get("reason") and each.remedy]
     if found["state"] in ("Succeeded", "Stopped"):
         steps.append(f"trialpod best {name} {place} prints the best parameters")
     return steps
