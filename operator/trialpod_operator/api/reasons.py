@@ -81,7 +81,7 @@ class Reason(StrEnum):
     JOURNAL_DAMAGED = (
         "JournalDamaged", "condition",
         "objects of the journal are missing, or are left of a deleted experiment of this name",
-        "the message names the place: restore them, or remove what is left",
+        "restore them; or start again without what is left, as the message says",
     )  # fmt: skip
     OPERATOR_KEYS_MISSING = (
         "OperatorKeysMissing", "condition", "the operator's own Secret lacks keys for the storage",

@@ -272,8 +272,10 @@ class ExperimentController:
                 if self._fenced_openings <= MAX_FENCED_OPENINGS:
                     return None, 1.0
                 reason = Reason.JOURNAL_DAMAGED
-                message += "; restore what is missing from a backup; or remove the rest and start again: "
-                message += self._again if self._writer.has_begun else "it then begins by itself"
+                message += (
+                    "; restore what is missing from a backup; or start again without what is left: set "
+                    f"spec.storage.deletionPolicy to Delete (which deletes it), {self._again}"
+                )
             case StorageEmptiedError():
                 reason = Reason.STORAGE_EMPTIED
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S

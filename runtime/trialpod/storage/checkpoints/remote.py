@@ -260,7 +260,7 @@ class RemoteCheckpointStore(CheckpointStore):
             self._experiment = None
             return
         self._storage.delete_many([f"{name}/{MANIFEST_FILE}", f"{name}/{CLAIM_FILE}"])
-        raise SupersededError(f"{self.uri} was deleted with its experiment while this attempt was running")
+        raise SupersededError(f"{self.uri} was deleted, or its experiment, while this attempt was running")
 
     def _refuse_given_up(self, name: str) -> None:
         with contextlib.suppress(KeyMissingError, CheckpointError):

@@ -207,7 +207,7 @@ class TestStorageEmptied:
             assert (
                 world.condition("Stalled")["reason"] == "JournalDamaged"
             )  # what came after is without its beginning
-            assert "remove the rest" in world.condition("Stalled")["message"]
+            assert "spec.storage.deletionPolicy to Delete" in world.condition("Stalled")["message"]
             await asyncio.sleep(120)
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
             world.storage.values.clear()
@@ -219,6 +219,31 @@ class TestStorageEmptied:
             await until(lambda: not world.api.all("pods"), what="it is gone")
             world.pods.behaviour.steps = 5
             await world.apply()
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 3
+
+        play(scenario)
+
+    def test_remedy_of_a_damaged_journal(self, play: Play) -> None:
+        storage = {"uri": "s3://bucket/runs", "deletionPolicy": "Retain"}
+
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps = 200
+            await world.apply(storage=storage)
+            await world.until_running(3)
+            await until(lambda: bool(world.status.get("startTime")), what="it is told")
+            world.storage.values.clear()
+            await until(lambda: bool(world.condition("Stalled")), 120.0, what="it is told")
+            assert world.condition("Stalled")["reason"] == "JournalDamaged"
+            await world.change(storage={**storage, "deletionPolicy": "Delete"})
+            await until(lambda: bool(world.experiment["metadata"].get("finalizers")), what="it deletes the rest")
+            world.pods.problems.clear()
+            world.pods.safe.clear()
+            world.api.delete(world.experiment)
+            await until(lambda: world.api.get("tuneexperiments", "digits") is None, what="it is gone")
+            assert not world.storage.values
+            world.pods.behaviour.steps = 5
+            await world.apply(storage=storage)
             status = await world.until_over()
             assert status["trials"]["terminated"] == 3
 

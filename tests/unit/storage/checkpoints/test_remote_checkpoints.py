@@ -534,7 +534,7 @@ def test_checkpoint_after_experiment_deletion_is_removed(make, place, source):
     commit(store, store.reserve(0, attempt=1), source)
     assert len(store.committed()) == 1
     place.values.clear()
-    with pytest.raises(SupersededError, match="was deleted with its experiment"):
+    with pytest.raises(SupersededError, match="was deleted, or its experiment"):
         commit(store, 1, source)
     assert place.list() == []
 
@@ -542,7 +542,7 @@ def test_checkpoint_after_experiment_deletion_is_removed(make, place, source):
 def test_reservation_after_experiment_deletion_is_undone(make, place):
     store = make(over=place.sub("trial"), experiment=place)
     place.values.clear()
-    with pytest.raises(SupersededError, match="was deleted with its experiment"):
+    with pytest.raises(SupersededError, match="was deleted, or its experiment"):
         store.reserve(0, attempt=1)
     assert place.list() == []
 
