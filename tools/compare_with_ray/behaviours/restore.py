@@ -142,3 +142,21 @@ def unfinished_trials(folder: str) -> dict[str, Any]:
         "not resumed": lambda: len(restored("j", resume_unfinished=False)),
         "resumed with others": lambda: restored("k", resume_errored=True)[0][0],
     }
+
+
+@probe
+def combinations(folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number in range(8):
+        unfinished, errored, restart = bool(number & 4), bool(number & 2), bool(number & 1)
+        _first(folder, f"r{number}")
+        os.remove(f"{folder}/marker")
+        again = tune.Tuner.restore(
+            f"{folder}/r{number}",
+            _counts,
+            resume_unfinished=unfinished,
+            resume_errored=errored,
+            restart_errored=restart,
+        )
+        found[f"unfinished {unfinished}, resume {errored}, restart {restart}"] = _seen(again.fit())
+    return found
