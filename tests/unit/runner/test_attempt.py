@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from trialpod import tune
+from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
 from trialpod.runner.attempt import Attempt
 from trialpod.runner.class_runner import ClassRunner
+from trialpod.runner.command.command_runner import run_command
 from trialpod.runner.function_runner import run_function
 from trialpod.runner.preemption import margin_s
 
@@ -164,6 +166,11 @@ class TestCheckpointOfTheLastIteration:
         called: list[dict[str, Any]] = []
         assert run_function(called.append, self.retried(tmp_path, limit), {}) == "completed"
         assert len(called) == calls
+
+    def test_command_is_not_started_again(self, tmp_path: Path) -> None:
+        spec = CommandSpec(command=["touch", str(tmp_path / "started")])
+        assert run_command(spec, self.retried(tmp_path, 3.0), {}, str(tmp_path)) == "completed"
+        assert not (tmp_path / "started").exists()
 
     def test_exploit_trains_on_from_that_of_another_trial(self, tmp_path: Path) -> None:
         made = self.retried(tmp_path, 3.0, source_dir=str(tmp_path))

@@ -128,6 +128,7 @@ class _CommandRun:
         self._spec = spec
         found = attempt.restore()
         self._resumed = found is not None
+        self._is_trained = found is not None and attempt.is_trained(found[0])
         self._session = _CommandSession(
             attempt,
             checkpoint=Checkpoint(found[1]) if found else None,
@@ -157,7 +158,7 @@ class _CommandRun:
         sessions.install(self._session)
         before = signal.signal(signal.SIGUSR1, self._on_request)
         try:
-            return self._run()
+            return "completed" if self._is_trained else self._run()
         finally:
             signal.signal(signal.SIGUSR1, before)
             self._reports.close()
