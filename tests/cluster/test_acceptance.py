@@ -27,6 +27,7 @@ def example(namespace: Cluster, name: str, **changes: Any) -> dict[str, Any]:
         **changes,
     }
     document["spec"].pop("scheduler")
+    document["spec"]["searchSpace"]["units"] = 8
     return document
 
 
