@@ -90,7 +90,7 @@ class TestPageOfRun:
         link = said.partition(b"stays open")[2].partition(b"page: ")[2].split()[0].decode()
         assert header(link)["state"] == "Succeeded"
         os.kill(pid, signal.SIGINT)
-        running.wait_line("0")
+        running.wait_line(lambda line: line == "0")
         os.close(inner)
         os.close(terminal)
         shell.wait_until_all_gone()
