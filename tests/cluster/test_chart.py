@@ -115,6 +115,14 @@ def test_default_release_has_operator_crds_and_roles_only() -> None:
     }
 
 
+def test_kubectl_can_apply_what_is_rendered() -> None:
+    """Each object says where it belongs: kubectl, unlike Helm, knows no namespace of a release."""
+    values = {"ui": {"enabled": True}, "minio": {"enabled": True}, "watchNamespaces": ["a", "b"], "replicas": 2}
+    for (kind, name), document in render(values).items():
+        everywhere = kind.startswith("Cluster") or kind == "CustomResourceDefinition"
+        assert ("namespace" in document["metadata"]) != everywhere, (kind, name)
+
+
 def test_the_definitions_of_the_chart_are_those_of_the_folder() -> None:
     documents = render()
     for file in (ROOT / "crds").iterdir():
