@@ -9,8 +9,10 @@ NEWEST_VENV := .venv-$(NEWEST)
 SEARCH_VENV := .venv-search
 UI_VENV := .venv-ui
 BIN := $(VENV)/bin
-# Tests start hundreds of processes; without bytecode each of them would compile all that it imports.
+# Tests start hundreds of processes. Where the environment says that Python keeps no bytecode (PYTHONDONTWRITEBYTECODE),
+# each of them would compile all that it imports.
 COMPILE := python -m compileall -q runtime operator
+COMPILED := .compiled
 SLOWEST := --durations=20 --durations-min=2
 # The test cluster's Kubernetes: newest, or oldest, the oldest one that the chart accepts.
 KUBERNETES ?= newest
@@ -43,6 +45,11 @@ $(UI_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/s
 	$(UI_VENV)/bin/uv pip install --quiet --python $(UI_VENV)/bin/python --override tools/search_overrides.txt --group ui
 	touch $@
 
+# Some packages have templates that are no Python: they cannot be compiled, and nothing imports them.
+%/$(COMPILED): %/$(STAMP)
+	@$*/bin/python -m compileall -qq -j 0 $*/lib || true
+	@touch $@
+
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine: a live table, and a page in the browser (under two minutes)
 	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo --ui $(DEMO_ARGS)
 
@@ -52,19 +59,19 @@ test: announced lint test-fast ## Lint, types, and the fast tests (about eight m
 announced:
 	@tools/build_minio --announce
 
-test-fast: $(VENV)/$(STAMP)
+test-fast: $(VENV)/$(COMPILED)
 	@tools/build_minio >/dev/null
 	@$(BIN)/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" $(SLOWEST) tests
 
-test-slow: $(VENV)/$(STAMP) test-newest ## The tests that take longer (kills, faults of the store, every example), and the newest Python
+test-slow: $(VENV)/$(COMPILED) test-newest ## The tests that take longer (kills, faults of the store, every example), and the newest Python
 	@tools/build_minio >/dev/null
 	@$(BIN)/$(COMPILE)
 	@echo "== slow tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow $(SLOWEST) tests
 
-test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of Python, on the newest
+test-newest: $(NEWEST_VENV)/$(COMPILED) ## The tests that depend on the version of Python, on the newest
 	@tools/build_minio >/dev/null
 	@$(NEWEST_VENV)/bin/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
