@@ -5,8 +5,10 @@ Only the registry of the examples is replaced by what the test cluster has. It r
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.timeout(500)
 PAGES = ("install", "upgrades", "availability", "backup", "operations")
 DOC = "\n".join((ROOT / f"docs/{name}.md").read_text() for name in PAGES)
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", DOC, re.DOTALL | re.MULTILINE)
+ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # finds trialpod
 HERE = {
     "registry.example/trialpod:0.1.0": "docker.io/trialpod/trialpod:test",
     "image.tag=0.1.0": "image.tag=test",
@@ -54,19 +57,19 @@ def test_the_commands_do_what_the_page_says(cluster: Cluster, team: Cluster, tmp
     done: set[str] = set()
 
     def block(word: str) -> str:
-        """Run the block with that word and return what it printed."""
-        (found,) = [each for each in BLOCKS if word in each and each not in done]
+        """Run the first block with that word that has not run, and return what it printed."""
+        found = next(each for each in BLOCKS if word in each and each not in done)
         done.add(found)
         for name, here in HERE.items():
             found = found.replace(name, here)
         script = ["bash", "-euo", "pipefail", "-c", found]
-        ran = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+        ran = subprocess.run(script, cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False, timeout=200)
         assert ran.returncode == 0, f"{found}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 
     assert "has its" in block("helm test")
     block("kubectl label namespace")
-    assert "docker.io/trialpod/trialpod:test" in block("helm template")
+    assert "docker.io/trialpod/trialpod:test" in block("sort -u")
     block("networkPolicy.enabled=true")
     experiment = Experiment.apply(team, manifest(team, "climb", steps=400, storage=_storage(team)))
     experiment.wait_for_checkpoint(2)
@@ -95,6 +98,8 @@ def test_the_commands_do_what_the_page_says(cluster: Cluster, team: Cluster, tmp
     Operator.install(cluster)
     block("kubectl delete crd")
     assert not [each for each in cluster.list("crds") if "trialpod" in each["metadata"]["name"]]
+
+    assert "operator" in block("kubectl apply --server-side")
     assert set(BLOCKS) == done, "every block has been run"
 
 

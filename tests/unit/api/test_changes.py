@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trialpod_operator.api import cel
 from trialpod_operator.api.loader import check_text
 
 CHANGES = yaml.safe_load((Path(__file__).parents[2] / "corpus" / "changes.yaml").read_text())
@@ -42,3 +43,7 @@ def test_the_validator_accepts_what_nobody_refuses(change: dict[str, Any]) -> No
 @pytest.mark.parametrize("change", [*CHANGES["server"], *CHANGES["validator"]], ids=str)
 def test_the_validator_refuses_all_that_anybody_refuses(change: dict[str, Any]) -> None:
     assert problems(change)
+
+
+def test_another_value_is_tried_for_every_field() -> None:
+    assert {*CHANGES["others"], "storage"} == set(cel.spec_fields())
