@@ -10,7 +10,9 @@ Invariants:
 * A checkpoint is never announced before the result that it belongs to, and is announced again if the server forgot
   that result.
 * A result that is held is not sent before its checkpoint is announced, or somebody waits for the answer to it.
-* Memory is bounded: with more than `max_bytes` of undelivered results, publishing waits.
+* What waits is bounded: while the server answers, no more than it receives in a second; always, `max_queued_bytes`
+  of results that are not durable. Publishing waits where there is more, so that a decision, or the end of a process
+  that is taken away, never stands behind a long queue.
 * After `superseded`, or a refusal, every further call raises; nothing more is sent. An answer that this process is
   not the trial's (403) is `superseded`.
 """
@@ -18,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 
@@ -39,7 +42,9 @@ log = logging.getLogger(__name__)
 LINGER_S = 0.005
 MAX_BATCH_RESULTS = 2048
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-MAX_QUEUED_BYTES = 64 * 1024 * 1024
+MAX_QUEUED_BYTES = 8 * 1024 * 1024
+MAX_QUEUED_S = 1.0
+_MEASURED_RESULTS = 256  # a smaller batch says nothing about what the server can receive
 _GAP = 409
 _NOT_THE_TRIALS = 403
 
@@ -96,6 +101,7 @@ class AttemptLink:
         self._heartbeat_s = heartbeat_s
         self._linger_s = linger_s
         self._max_bytes = max_queued_bytes
+        self._max_unreceived = sys.maxsize  # results that the server receives in MAX_QUEUED_S
         self._on_superseded = on_superseded
         self._decode = msgspec.msgpack.Decoder(ReportAnswer).decode
         self._lock = threading.Lock()  # guards everything below
@@ -165,6 +171,8 @@ class AttemptLink:
                 self._held = number
             if self._idle and wake:
                 self._rouse()
+        if number - self._received > self._max_unreceived:
+            self._until(lambda: self._last - self._received <= self._max_unreceived // 2)
         if self._bytes > self._max_bytes:
             self._drain()
         return number
@@ -304,10 +312,12 @@ class AttemptLink:
             request, announced, deleted = self._request()
             on_permission = self._on_permission
             final = request.end is not None
+        called_at = self._client.clock()
         try:
             answer = self._client.call("report", self._client.encode(request), self._read)
         except TransportError:
             # The server may have taken the batch or not, and may be another one next time: it will say.
+            self._max_unreceived = sys.maxsize  # a trial trains on while nobody answers
             return
         except RefusedError as error:
             with self._lock:
@@ -324,6 +334,9 @@ class AttemptLink:
             raise self._broken from error
         with self._lock:
             self._called_at = self._client.clock()
+            if len(request.results) >= _MEASURED_RESULTS:
+                rate = len(request.results) / max(1e-6, self._called_at - called_at)
+                self._max_unreceived = max(2 * MAX_BATCH_RESULTS, int(rate * MAX_QUEUED_S))
             self._take_in(answer, request, announced, deleted, final)
         asked = request.unneeded_checkpoints
         if asked and on_permission is not None and not answer.superseded:

@@ -265,6 +265,46 @@ def test_back_pressure_lasts_until_results_are_durable() -> None:
     assert clock.slept == [0.002, 0.004]
 
 
+class SlowServer(Server):
+    """Takes a second for each batch, unless an entry of its script says otherwise."""
+
+    clock: Clock
+
+    def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
+        self.clock.now += 1.0
+        return super().post(path, body, timeout_s=timeout_s)
+
+
+def flooding(*script: Any) -> tuple[AttemptLink, Server]:
+    """A link that has measured a server which receives 2,048 results in a second."""
+    link, server, clock = linked(*script)
+    server.__class__, server.clock = SlowServer, clock  # type: ignore[attr-defined]
+    for number in range(2048):
+        link.publish(encoded(number))
+    link.wait_decision()
+    return link, server
+
+
+def test_a_flood_never_runs_far_ahead_of_the_server() -> None:
+    link, server = flooding()
+    received = 2048
+    for number in range(2049, 20_000):
+        link.publish(encoded(number))
+        received = sum(len(request.results) for request in server.requests)
+        assert number - received <= 2 * 2048
+    assert received >= 15_000
+
+
+def test_a_flood_is_not_held_up_while_nobody_answers() -> None:
+    link, server = flooding()
+    server.script = [TransportError("away")]
+    for number in range(2049, 10_001):
+        link.publish(encoded(number))
+    assert len(server.requests) == 2, "the one that was not answered is the last"
+    link.wait_decision()
+    assert values(server.requests[-1])[-1] == 10_000
+
+
 def test_an_assignment_is_asked_for_until_there_is_an_answer() -> None:
     server, clock = Server(TransportError("away"), 500, AssignmentAnswer(reason="no work")), Clock()
     client = ReportClient("unix:/x", "e", clock=clock, sleep=clock.sleep, connection=server)  # type: ignore[arg-type]
