@@ -56,7 +56,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the best trial; exit status 1 when there is none (yet)."""
     results.apply_output(options, ("json", "yaml"))
-    return show(results.view_of_target(options), options)
+    with target.without_collections():
+        view = results.view_of_target(options, rows=None if options.metric or options.mode else 0)
+        if view.best is None:  # why there is none is in the trials
+            view = results.view_of_target(options)
+        return show(view, options)
 
 
 def show(view: ExperimentView, options: argparse.Namespace) -> int:

@@ -32,8 +32,10 @@ def local_facts(root: Path) -> list[Json]:
     """Return what a list says of each experiment in a folder, as data, by name."""
     from trialpod_operator.view.reading import is_experiment
 
-    below = sorted(root.iterdir()) if root.is_dir() else []
-    return [_local_fact(path) for path in [root, *below] if is_experiment(path)]
+    if is_experiment(root):  # what is below are its trials
+        return [_local_fact(root)]
+    below = sorted(root.iterdir(), key=lambda path: path.name) if root.is_dir() else []
+    return [_local_fact(path) for path in below if is_experiment(path)]
 
 
 def _local_fact(path: Path) -> Json:
@@ -41,7 +43,8 @@ def _local_fact(path: Path) -> Json:
     from trialpod_operator.view.reading import live_view
 
     try:
-        view, _ = live_view(str(path), rows=0)
+        with target.without_collections():
+            view, _ = live_view(str(path), rows=0)
     except TrialpodError as error:  # of a newer version, or damaged: the others are still listed
         return {"name": path.name, "path": str(path), "state": "Unreadable", "message": str(error)}
     total = "" if view.total is None else f"/{view.total}"

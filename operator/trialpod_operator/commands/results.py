@@ -145,13 +145,13 @@ def apply_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
             raise InvalidInputError(f"--{form} and --output {options.output}: choose one of them")
 
 
-def view_of_target(options: argparse.Namespace) -> ExperimentView:
-    """Return the selected experiment, with all its trials."""
+def view_of_target(options: argparse.Namespace, rows: int | None = None) -> ExperimentView:
+    """Return the selected experiment with at most `rows` trials; None = all."""
     from trialpod_operator.view.reading import read_view
 
     location = target.location(options.directory, options)
     if location is not None:
-        return read_view(location, rows=None)
+        return read_view(location, rows=rows)
     with target.experiment(options.directory, options) as (api, item):
         return view_with_storage(api, item, api.trials(options.directory))
 
@@ -181,7 +181,8 @@ def view_with_storage(api: Experiments, item: Json, trials: list[Json]) -> Exper
 def run(options: argparse.Namespace) -> int:
     """Print the results."""
     apply_output(options, ("json", "csv"))
-    return show(view_of_target(options), options)
+    with target.without_collections():
+        return show(view_of_target(options), options)
 
 
 def show(view: ExperimentView, options: argparse.Namespace) -> int:

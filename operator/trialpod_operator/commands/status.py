@@ -50,13 +50,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _local_status(location: str, options: argparse.Namespace) -> int:
-    from trialpod_operator.view.reading import live_view
+    from trialpod_operator.view.reading import as_it_is, reading
 
     if options.watch:
         return watch_local(location, json=options.json, verbose=options.verbose)
-    view, found = live_view(location, rows=None)
-    shown = live_view(location, rows=options.limit)[0].rows  # running ones first, then the latest ended
-    _print_table(view, shown, options)
+    now = time.time()
+    with target.without_collections():
+        with reading(location) as experiment:
+            view, found = as_it_is(experiment.view(None, now), location)
+            shown = as_it_is(experiment.view(options.limit, now), location)[
+                0
+            ].rows  # running first, then latest ended
+        _print_table(view, shown, options)
     if not options.json:
         print(f"\n{local_next_step(view, location, found)}")
     return 0

@@ -7,7 +7,7 @@ cost `trialpod results` 100 ms of CPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trialpod_operator.display.table_options import TableOptions
 from trialpod_operator.display.view import TrialRow
@@ -36,11 +36,12 @@ class Column:
     rank: int
     right: bool = False
     least: int = 0
+    width: int = field(init=False)
+    """The terminal cells that it needs."""
 
-    @property
-    def width(self) -> int:
-        """The cells that it needs."""
-        return max([self.least, cell_width(self.title), *(cell_width(cell) for cell in self.cells)])
+    def __post_init__(self) -> None:
+        widest = max(map(cell_width, self.cells), default=0)
+        object.__setattr__(self, "width", max(self.least, cell_width(self.title), widest))
 
 
 def trial_columns(
@@ -107,13 +108,11 @@ def fit(columns: Sequence[Column], width: int | None) -> list[Column]:
 
 def lines(columns: Sequence[Column], width: int | None) -> list[list[str]]:
     """Return the title line and one line per row, each as cells filled to their column's width."""
-    widths = [column.width if width is None else min(column.width, width) for column in columns]
-    table = [[column.title for column in columns]]
-    table += [list(cells) for cells in zip(*(column.cells for column in columns), strict=True)]
-    return [
-        [pad(cell, size, right=column.right) for cell, column, size in zip(line, columns, widths, strict=True)]
-        for line in table
-    ]
+    filled = []
+    for column in columns:
+        size = column.width if width is None else min(column.width, width)
+        filled.append([pad(cell, size, right=column.right) for cell in (column.title, *column.cells)])
+    return [list(cells) for cells in zip(*filled, strict=True)]
 
 
 def text_table(columns: Sequence[Column], width: int | None) -> str:

@@ -6,6 +6,7 @@ without control characters, so that nothing a trial says can move the cursor or 
 
 from __future__ import annotations
 
+import functools
 import math
 import pprint
 import re
@@ -98,7 +99,7 @@ def cell_width(text: str) -> int:
 
 def clip(text: str, width: int) -> str:
     """Cut text to at most `width` cells, ending in an ellipsis where something is missing."""
-    if cell_width(text) <= width:
+    if (len(text) if text.isascii() else cell_width(text)) <= width:
         return text
     if width <= 0:
         return ""
@@ -114,6 +115,8 @@ def clip(text: str, width: int) -> str:
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """Clip or fill text to exactly `width` cells; `right` puts it at the right edge."""
+    if text.isascii() and len(text) <= width:  # nearly every cell of a large table
+        return text.rjust(width) if right else text.ljust(width)
     text = clip(text, width)
     fill = " " * (width - cell_width(text))
     return fill + text if right else text + fill
@@ -142,12 +145,16 @@ def brief(value: Any, limit: int = 24) -> str:
     return clip(one_line(text), limit)
 
 
+_PLAIN = frozenset({float, int, str, bool, type(None)})
+_key_line = functools.lru_cache(1024)(one_line)  # all trials have the same keys
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested parameters as one level, keys joined with ``/``."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        name = f"{prefix}{one_line(str(key))}"
-        if isinstance(value, Mapping) and value:
+        name = f"{prefix}{_key_line(str(key))}"
+        if value.__class__ not in _PLAIN and isinstance(value, Mapping) and value:
             flat.update(flatten(value, f"{name}/"))
         else:
             flat[name] = value
@@ -192,7 +199,7 @@ class VaryingParameters:
         flat = flatten(config)
         for name, value in flat.items():
             if name in self._first:
-                if not same(self._first[name], value):
+                if name not in self._varying and not same(self._first[name], value):
                     self._varying[name] = None
             else:
                 self._first[name] = value

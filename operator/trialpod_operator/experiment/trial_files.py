@@ -69,9 +69,7 @@ class TrialFiles:
     def path(self, trial: Trial) -> Path:
         """Return the directory of a trial."""
         name = self.dirnames.get(trial.trial_id)
-        if name is None:
-            name = trial_dirname(self._trainable_name, trial.trial_id, trial.first_tag or trial.tag, trial.created_at)
-        return self._directory / name
+        return self._directory / (name or plain_dirname(self._trainable_name, trial))
 
     def create(self, trial: Trial) -> None:
         """Make the directory of a new trial, with its parameters in it: without them it does not start.
@@ -250,6 +248,11 @@ class TrialFiles:
             return
         except OSError as error:
             self._complain(trial.trial_id, storage_error(error, "cannot remove an old event file in", path))
+
+
+def plain_dirname(trainable_name: str, trial: Trial) -> str:
+    """Return the name of a trial's directory where nobody has chosen another."""
+    return trial_dirname(trainable_name, trial.trial_id, trial.first_tag or trial.tag, trial.created_at)
 
 
 def static_fields(trial: Trial) -> dict[str, Any]:

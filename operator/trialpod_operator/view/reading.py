@@ -193,7 +193,11 @@ def live_view(place: str, *, rows: int | None) -> tuple[ExperimentView, Activity
         place: its directory, or the URI where it is kept, of which this machine has no processes.
         rows: at most so many trials; None = all.
     """
-    view = read_view(place, rows=rows)
+    return as_it_is(read_view(place, rows=rows), place)
+
+
+def as_it_is(view: ExperimentView, place: str) -> tuple[ExperimentView, Activity]:
+    """Return a view of what is recorded at a place, corrected by what this machine's processes say."""
     folder = local_folder(place)
     if folder is None:
         return view, Activity(None, runs=False)

@@ -6,7 +6,6 @@ The records choose everything: no algorithm of the experiment is needed, and no 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from trialpod.storage.journal.follower import Update
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -16,7 +15,7 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.records import Record, RecordedSearch, decode_record, decode_snapshot
-from trialpod_operator.experiment.trial_files import TrialFiles
+from trialpod_operator.experiment.trial_files import plain_dirname
 
 
 class RecordedEngine:
@@ -81,11 +80,7 @@ class RecordedEngine:
 
     def dirname(self, trial: Trial) -> str:
         """Return the name of a trial's directory."""
-        files = TrialFiles(Path(), self.settings.trainable_name)
-        chosen = self._dirnames.get(trial.trial_id)
-        if chosen:
-            files.dirnames = {trial.trial_id: chosen}
-        return files.path(trial).name
+        return self._dirnames.get(trial.trial_id) or plain_dirname(self.settings.trainable_name, trial)
 
     def trial_name(self, trial: Trial) -> str:
         """Return the readable name of a trial."""
