@@ -14,8 +14,8 @@ from sim_local_plan import LOCAL_KINDS, LocalPlan, earlier_local_plan_of, local_
 from sim_plan import Fault
 
 PARTS = 4
-SEEDS = 600
-MORE_SEEDS = 1400
+SEEDS = 300
+MORE_SEEDS = 700
 NOTICED_WITHIN = 40
 """A defect shows in one of so many seeds."""
 

@@ -10,10 +10,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
 
 SEEDS = 120
 """The rarest shows in one of sixty."""
+QUICK = {
+    "a_place_is_anybodys": 2,
+    "attempt_not_checked": 52,
+    "deleted_places_are_written": 85,
+    "superseded_attempts_write": 65,
+}
+"""A plan that shows it at once, tried first, for what takes longest to find; any other will do too."""
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
 def test_a_rule_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
     with monkeypatch.context() as patched:
         defect(patched.setattr)
-        assert any(simulate(provoking(seed, defect)).violations for seed in range(SEEDS))
+        seeds = [QUICK.get(defect.__name__, 0), *range(SEEDS)]
+        assert any(simulate(provoking(seed, defect)).violations for seed in seeds)
