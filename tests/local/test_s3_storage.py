@@ -127,6 +127,14 @@ def test_a_folder_is_found_behind_names_that_sort_between(storage: S3Storage) ->
     assert storage.exists("trial")
 
 
+def test_only_the_folders_directly_below_are_listed(storage: S3Storage) -> None:
+    for key in ("a/b/c/d", "a/b&ü 1/x", "a/file", "b/x"):
+        storage.write(key, b"")
+    assert storage.folders() == ["a", "b"]
+    assert storage.folders("a") == ["b", "b&ü 1"]
+    assert storage.folders("a/file") == storage.folders("none") == []
+
+
 def test_keys_with_spaces_signs_and_unicode_work(storage: S3Storage) -> None:
     names = ["a b", "a+b", "a%20b", "a&b<c>'\"", "größe=0.1,ü", "日本", "x/~-_.!*()", "q?x=1#y"]
     for name in names:
@@ -143,9 +151,10 @@ def test_more_than_one_page_is_listed_and_removed(storage: S3Storage) -> None:
 
     from trialpod.storage.parallel import run_all
 
-    keys = [f"k/{index:04}" for index in range(1003)]
+    keys = [f"k/{index:04}/x" for index in range(1003)]
     run_all((partial(storage.write, key, b"x") for key in keys), 8)
     assert storage.sizes("k") == dict.fromkeys(keys, 1)
+    assert storage.folders("k") == [f"{index:04}" for index in range(1003)]
     storage.delete_tree("k")
     assert storage.list() == []
 

@@ -1,14 +1,17 @@
-"""The experiments of this machine, or one in a bucket, for the server."""
+"""The experiments of this machine, or of a bucket, for the server."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from trialpod.errors import InvalidInputError
-from trialpod.storage.registry import local_folder
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.storage.parallel import run_all
+from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod_operator.ui.access import Json, NoSuchExperimentError, User
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.place import Place
@@ -21,8 +24,17 @@ MAX_MODELS = 20
 """Models that are kept; of more experiments, those that nobody looks at are read again when they are asked for."""
 
 
+_AT_ONCE = 16
+
+LIST_S = 10.0
+"""Minimum interval at which the names below a prefix of a bucket are asked for again."""
+
+
 class LocalExperiments:
-    """An experiment, or those in a folder.
+    """An experiment, or those in a folder or below a prefix of a bucket.
+
+    A bucket is asked which of the two it is when somebody looks; while it does not answer, it is taken for one
+    experiment, whose page says why it cannot be read.
 
     Args:
         uri: of the one experiment, or of the folder.
@@ -39,7 +51,10 @@ class LocalExperiments:
         folder = local_folder(uri)
         self._one: Place | None = None
         self._root = folder
-        if folder is None or is_experiment(folder):
+        self._bucket = _Bucket(uri, clock) if folder is None else None
+        if folder is None:
+            return
+        if is_experiment(folder):
             self._one = Place(uri)
         elif not folder.is_dir():
             raise InvalidInputError(f"{folder} does not exist; give an experiment, or a folder with some in it")
@@ -74,7 +89,9 @@ class LocalExperiments:
         for model in self._models.values():
             model.close()
 
-    def _names(self) -> list[str]:
+    def _names(self) -> Sequence[str]:
+        if self._bucket is not None:
+            return self._bucket.names()
         if self._one is not None:
             return [self._one.name]
         assert self._root is not None
@@ -84,12 +101,64 @@ class LocalExperiments:
         # Only names that a listing has, so that no id leads out of the folder.
         if name not in self._names():
             raise NoSuchExperimentError(f"there is no experiment {name!r} here")
-        if self._one is not None:
+        if self._bucket is not None:
+            place = self._bucket.place(name)
+        elif self._one is not None:
             place = self._one
         else:
             assert self._root is not None
             place = Place(self._root / name)
         return ExperimentModel(place, clock=self._clock, interrupted=lambda: _is_interrupted(place))
+
+
+class _Bucket:
+    """What is at a URI: an experiment, or a prefix with experiments below it."""
+
+    def __init__(self, uri: str, clock: Callable[[], float]) -> None:
+        self._uri = normalize_uri(uri).rstrip("/")
+        self._clock = clock
+        # A refusal is reported at the first read: on the page, not by a command that ends.
+        self._storage = open_storage(self._uri, check=False)
+        self._lock = threading.Lock()  # guards what follows
+        self._listed_at: float | None = None
+        self._below: list[str] = []
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the experiments."""
+        return self._listed() or [self._name]
+
+    def place(self, name: str) -> Place:
+        """Return where one of `names` is."""
+        if name not in self._listed():
+            return Place(self._uri, self._storage)
+        base, mark, query = self._uri.partition("?")
+        return Place(f"{base}/{name}{mark}{query}", self._storage.sub(name), name)
+
+    @property
+    def _name(self) -> str:
+        return self._uri.partition("?")[0].rpartition("/")[2]
+
+    def _listed(self) -> Sequence[str]:
+        with self._lock:
+            now = self._clock()
+            if self._listed_at is None or now - self._listed_at >= LIST_S:
+                try:
+                    self._below = self._experiments()
+                except StorageError:  # the page of the one experiment says it
+                    self._below = []
+                self._listed_at = now
+            return self._below
+
+    def _experiments(self) -> list[str]:
+        if self._storage.exists(TRIALPOD_DIR):
+            return []
+        found: list[str] = []
+        run_all([partial(self._note, name, found) for name in self._storage.folders()], _AT_ONCE)
+        return sorted(found)
+
+    def _note(self, name: str, found: list[str]) -> None:
+        if self._storage.exists(f"{name}/{TRIALPOD_DIR}"):
+            found.append(name)
 
 
 def _is_interrupted(place: Place) -> bool:

@@ -200,6 +200,14 @@ class Storage(Protocol):
         """
         ...
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Return the names of the folders directly below the folder `prefix`, sorted; none if it does not exist.
+
+        A storage that can ask for them alone should: this one goes through all keys.
+        """
+        start = len(prefix) + 1 if prefix else 0
+        return sorted({key[start:].partition("/")[0] for key in self.list(prefix) if "/" in key[start:]})
+
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens if it has no value."""
         ...

@@ -229,6 +229,17 @@ class DirectoryStorage(Storage):
         except OSError as error:
             raise storage_error(error, "cannot list", start) from error
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Return the names of the folders in the folder."""
+        start = self._path(prefix, root_allowed=True)
+        try:
+            with os.scandir(start) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise storage_error(error, "cannot list", start) from error
+
     def delete(self, key: str) -> None:
         """Remove the file, if it is there."""
         path = self._path(key)

@@ -37,6 +37,8 @@ from trialpod.storage.s3.multipart import download, upload
 from trialpod.storage.s3.routes import route_to
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from minio import Minio
     from minio.deleteobjects import DeleteError, DeleteObject
 
@@ -197,6 +199,21 @@ class S3Storage(Storage):
             found = [key[cut:] for key, _ in page]
             if found or not token:
                 return found
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Return the names that the server lists up to the next "/"."""
+        checked_key(prefix, root_allowed=True)
+        full = self._full(prefix)
+        start = f"{full}/" if full else ""
+        found: list[str] = []
+        token, more = "", True
+        while more:
+            root = self._listing(start, token, delimiter="/")
+            names = (item.findtext("{*}Prefix") or "" for item in root.iterfind("{*}CommonPrefixes"))
+            found += [unquote_plus(name)[len(start) : -1] for name in names]
+            token = _next_token(root)
+            more = bool(token)
+        return sorted(name for name in found if name)
 
     def delete(self, key: str) -> None:
         """Remove the object, if it is there."""
@@ -369,27 +386,44 @@ class S3Storage(Storage):
                 return
 
     def _page(self, prefix: str, token: str, *, limit: int = 1000) -> tuple[Sequence[tuple[str, int]], str]:
-        """Return one page of keys and sizes, and the token of the next; `Minio.list_objects` has no limit."""
+        """Return one page of keys and sizes, and the token of the next."""
+        root = self._listing(prefix, token, limit=limit)
+        try:
+            page = [
+                (unquote_plus(item.findtext("{*}Key") or ""), int(item.findtext("{*}Size") or 0))
+                for item in root.iterfind("{*}Contents")
+            ]
+        except ValueError as error:
+            raise self._unreadable_list(prefix, error) from error
+        # A name that ends in "/" is what graphical tools make for an empty folder.
+        return [(key, size) for key, size in page if not key.endswith("/")], _next_token(root)
+
+    def _listing(self, prefix: str, token: str, *, limit: int = 1000, delimiter: str = "") -> Element:
+        """Return one page of a list as the server writes it; `Minio.list_objects` has no limit."""
         from xml.etree import ElementTree as ET
 
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
         if token:
             query["continuation-token"] = token
+        if delimiter:
+            query["delimiter"] = delimiter
         doing = f"cannot list s3://{self._client.bucket}/{prefix}"
         try:
-            root = ET.fromstring(self._client.call("GET", "", doing, query=query).body)
-            page = [
-                (unquote_plus(item.findtext("{*}Key") or ""), int(item.findtext("{*}Size") or 0))
-                for item in root.iterfind("{*}Contents")
-            ]
+            return ET.fromstring(self._client.call("GET", "", doing, query=query).body)
         except Rejection as rejection:
             raise final_error(rejection) from rejection
-        except (ET.ParseError, ValueError) as error:
-            raise not_s3(doing, self._client.options.endpoint, f"the list cannot be read: {error}") from error
-        more = root.findtext("{*}IsTruncated") == "true"
-        # A name that ends in "/" is what graphical tools make for an empty folder.
-        named = [(key, size) for key, size in page if not key.endswith("/")]
-        return named, (root.findtext("{*}NextContinuationToken") or "") if more else ""
+        except ET.ParseError as error:
+            raise self._unreadable_list(prefix, error) from error
+
+    def _unreadable_list(self, prefix: str, error: Exception) -> StorageError:
+        doing = f"cannot list s3://{self._client.bucket}/{prefix}"
+        return not_s3(doing, self._client.options.endpoint, f"the list cannot be read: {error}")
+
+
+def _next_token(listing: Element) -> str:
+    """Return the token of the next page; "" after the last."""
+    more = listing.findtext("{*}IsTruncated") == "true"
+    return (listing.findtext("{*}NextContinuationToken") or "") if more else ""
 
 
 def _remove(minio: Minio, bucket: str, objects: Iterable[DeleteObject]) -> Sequence[DeleteError]:
