@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster_access import ROOT, Cluster
-from experiments import Experiment, manifest
+from experiments import Experiment, manifest, storage_at
 from operator_release import NAMESPACE, RELEASE, Operator
 
 pytestmark = pytest.mark.timeout(500)
@@ -44,6 +44,8 @@ def team(cluster: Cluster) -> Iterator[Cluster]:
     secret = made.get("secret", "minio")
     cluster.kubectl("create", "namespace", "team-a")
     team = Cluster("team-a")
+    stored = storage_at(team, "climb")
+    stored.delete_many(stored.list())  # what a run that failed may have left
     assert secret is not None
     team.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "minio"}, "data": secret["data"]})
     cluster.delete_namespace(made.namespace)
