@@ -129,26 +129,31 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
     from trialpod_operator.display.events import changes
     from trialpod_operator.display.summary import EXIT_FAILED, EXIT_INTERRUPTED, exit_status, summarize
     from trialpod_operator.ui.beside import print_link
-    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, live_view
+    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, as_it_is, reading
 
     display = choose_display(sys.stdout, json=json, verbose=verbose)
     rows: dict[str, TrialRow] = {}
     try:
-        view, _ = live_view(location, rows=display.rows)
-        if not json and verbose >= 0:
-            print_link(location, sys.stdout)
-        display.start(view)
-        while True:
-            whole, _ = live_view(location, rows=None)
-            fresh = {row.name: row for row in whole.rows}
-            for event in changes(rows, fresh, whole.metric, lost="its process was lost"):
-                display.event(event)
-            rows = fresh
-            if whole.state != RUNNING:
-                display.finish(whole)
-                break
-            display.update(live_view(location, rows=display.rows)[0])
-            sleep(POLL_INTERVAL_S)
+        with reading(location) as experiment:
+
+            def view(rows: int | None) -> ExperimentView:
+                return as_it_is(experiment.view(rows, time.time()), location)[0]
+
+            if not json and verbose >= 0:
+                print_link(location, sys.stdout)
+            display.start(view(display.rows))
+            while True:
+                whole = view(None)
+                fresh = {row.name: row for row in whole.rows}
+                for event in changes(rows, fresh, whole.metric, lost="its process was lost"):
+                    display.event(event)
+                rows = fresh
+                if whole.state != RUNNING:
+                    display.finish(whole)
+                    break
+                display.update(view(display.rows))
+                sleep(POLL_INTERVAL_S)
+                experiment.refresh()
     except KeyboardInterrupt:
         if not json:
             again = f"{program()} status {shlex.quote(location)} --watch"

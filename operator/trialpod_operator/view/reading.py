@@ -7,7 +7,7 @@ import dataclasses
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod_operator.display.engine_view import build_row, build_view
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.display.words import one_line
+from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.replica.journal_copy import JournalCopy
 from trialpod_operator.experiment.stored import read_stored
@@ -33,13 +34,14 @@ class ReadExperiment:
     Args:
         directory: where the journal is.
         uri: where the experiment is, when the directory is a passing copy of its journal.
+        fetch: brings that copy up to date.
 
     Raises:
         InvalidInputError: `directory` holds no experiment.
         JournalError: its journal is damaged, or of a newer version.
     """
 
-    def __init__(self, directory: Path, uri: str = "") -> None:
+    def __init__(self, directory: Path, uri: str = "", fetch: Callable[[], None] = lambda: None) -> None:
         stored = stored_document(directory)
         self.directory = directory
         self.place = uri or str(directory)
@@ -48,8 +50,24 @@ class ReadExperiment:
         # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
         self.storage_uri: str = uri or stored.get("storage", "")
         self._recorded = RecordedEngine(self.name, stored.get("total"))
-        self._recorded.apply(JournalFollower(directory / TRIALPOD_DIR / JOURNAL_DIR).poll())
-        self.engine = self._recorded.engine
+        self._follower = JournalFollower(directory / TRIALPOD_DIR / JOURNAL_DIR)
+        self._fetch = fetch
+        self._recorded.apply(self._follower.poll())
+
+    @property
+    def engine(self) -> Engine:
+        """Its state, as of the last `refresh`."""
+        return self._recorded.engine
+
+    def refresh(self) -> None:
+        """Take in what has been written since; only that is read.
+
+        Raises:
+            JournalError: the journal is damaged.
+            StorageError: it cannot be read.
+        """
+        self._fetch()
+        self._recorded.apply(self._follower.poll())
 
     def path(self, trial: Trial) -> str:
         """Return the directory of a trial, or its URI."""
@@ -111,8 +129,9 @@ def reading(place: str | Path, storage: Storage | None = None) -> Iterator[ReadE
     storage = open_storage(uri) if storage is None else storage
     with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
         directory = Path(copy)
-        JournalCopy(storage, directory).refresh()
-        yield ReadExperiment(directory, uri)
+        journal = JournalCopy(storage, directory)
+        journal.refresh()
+        yield ReadExperiment(directory, uri, journal.refresh)
 
 
 def is_experiment(path: Path) -> bool:

@@ -14,6 +14,7 @@ from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.place import Place
+from trialpod_operator.view.reading import reading
 
 
 class Copied:
@@ -66,6 +67,19 @@ class TestBucket:
         read = [key for name, key in copied.storage.calls if name == "read"]
         assert len(read) == 1
         assert read[0].startswith(".trialpod/journal/00000001.log/")
+
+    def test_refresh_of_a_view_reads_what_is_new(self, copied: Copied) -> None:
+        first = copied.sample.trials[0]
+        copied.sample.start(first)
+        copied.copy()
+        with reading("s3://bucket/e", copied.storage) as experiment:
+            assert experiment.view(None, 5000.0).results == 0
+            copied.sample.report(first, 1.0)
+            copied.copy()
+            copied.storage.calls.clear()
+            experiment.refresh()
+            assert experiment.view(None, 5000.0).results == 1
+            assert len([key for name, key in copied.storage.calls if name == "read"]) == 1
 
     def test_a_snapshot_is_followed(self, copied: Copied) -> None:
         first = copied.sample.trials[0]
