@@ -85,12 +85,20 @@ class TrainableError(TrialpodError):
     """The user's Trainable cannot be loaded or broke its contract."""
 
 
+class WrongReturnError(TrainableError, ValueError):
+    """The user's function returned or yielded what is no result."""
+
+
 class CheckpointError(TrialpodError):
     """A checkpoint is missing, incomplete or damaged."""
 
 
 class NoCheckpointError(CheckpointError, ValueError):
     """There is no checkpoint where one was to be read."""
+
+
+class MissingCheckpointError(CheckpointError, FileNotFoundError):
+    """The directory of a checkpoint does not exist."""
 
 
 class SupersededError(CheckpointError):

@@ -35,7 +35,7 @@ frame = grid.get_dataframe()
 told(done=[r.metrics.get("done") for r in grid], rows=[row["done"] for row in rows], keys=list(rows[0]), seen=seen,
      early={name: grid[2].metrics.get(name) for name in ("loss", "config")}, frame=len(frame),
      csv=open(os.path.join(grid[0].path, "progress.csv")).readline().strip().split(",")[:5],
-     ids=len(set(frame["experiment_id"].dropna())))
+     ids=len(set(frame["trial_id"].dropna())))
 """,
         )
         assert facts["done"] == [True, False, None]
@@ -44,7 +44,7 @@ told(done=[r.metrics.get("done") for r in grid], rows=[row["done"] for row in ro
         first = ["loss", "timestamp", "checkpoint_dir_name", "done", "training_iteration"]
         assert (facts["keys"][:5], facts["csv"]) == (first, first)  # type: ignore[index]
         assert facts["early"] == {"loss": None, "config": {"x": 3}}
-        assert (facts["frame"], facts["ids"]) == (3, 2)
+        assert (facts["frame"], facts["ids"]) == (3, 3)
 
     def test_a_stopped_trial_is_done_in_its_files_too(self, shell: Shell) -> None:
         (facts,) = script(

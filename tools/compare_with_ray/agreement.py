@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from trialpod import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "ray-agreement.md"
@@ -25,15 +29,34 @@ ACCIDENTS = frozenset({"AssertionError", "AttributeError", "IndexError", "KeyErr
 NAMES = {"TrialpodError": "TuneError", "TrialFailedError": "RayTaskError"}
 """Own names of classes that the alias gives under Ray's name (`trialpod.compat.ray.exceptions`)."""
 
+_CAUSE = re.compile(r"RayTaskError\((\w+)\)")
+
 
 def agree(ray: Any, here: Any) -> bool:
     """Return whether two answers are the same; an exception must be caught by who catches Ray's."""
     for own, name in NAMES.items():
         here = json.loads(json.dumps(here).replace(own, name))
+    return _same(ray, here)
+
+
+def _same(ray: Any, here: Any) -> bool:
+    if isinstance(ray, list) and isinstance(here, list):
+        return len(ray) == len(here) and all(map(_same, ray, here))
+    if isinstance(ray, str) and isinstance(here, str):
+        return ray == here or _same_cause(ray, here)
     if isinstance(ray, dict) and "raises" in ray:
         raised = here.get("raises", []) if isinstance(here, dict) else []
         return bool(raised) and (ray["raises"][0] in raised or ray["raises"][0] in ACCIDENTS)
     return bool(ray == here)
+
+
+def _same_cause(ray: str, here: str) -> bool:
+    """Return whether the error of a trial, "RayTaskError(ValueError)", is caught here by who catches Ray's."""
+    causes = [match[1] for match in map(_CAUSE.fullmatch, (ray, here)) if match]
+    if len(causes) != 2:
+        return False
+    own = getattr(errors, causes[1], None) or getattr(builtins, causes[1], object)
+    return causes[0] in ACCIDENTS or causes[0] in [cls.__name__ for cls in own.__mro__]
 
 
 def differences() -> dict[str, str]:

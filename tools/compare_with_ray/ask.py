@@ -34,7 +34,7 @@ BEHAVIOURS = Path(__file__ if "__file__" in globals() else sys.argv[0]).resolve(
 PROBES: dict[str, Callable[[str], dict[str, Any]]] = {}
 _REPLACED = (
     (re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"), "DATE"),
-    (re.compile(r"\b[0-9a-f]{5,8}_\d{5}"), "ID"),
+    (re.compile(r"(?<![0-9a-f])[0-9a-f]{5,8}_\d{5}"), "ID"),
     (re.compile(r"_[0-9a-f]{8}(?=_|\b)"), "_ID"),
 )
 

@@ -23,7 +23,7 @@ MAX_KEYS = 12
 EXIT_FINE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 _ENDED_WORDS = [("TERMINATED", "terminated"), ("ERROR", "failed")]
 _OPEN_WORDS = [("RUNNING", "running"), ("PAUSED", "paused"), ("PENDING", "waiting")]
-_STATIC_KEYS = {"trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config"}
+_STATIC_KEYS = {"trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config"}
 _NOT_METRICS = AUTO_RESULT_KEYS | _STATIC_KEYS
 
 

@@ -200,7 +200,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
     settings = Settings(
         name=name,
         trainable_name=request.trainable_name,
-        metric=request.metric,
+        metric=request.metric or _own_metric(request),
         mode=request.mode or _own_mode(request) or "max",
         objectives=request.objectives,
         num_samples=request.num_samples,
@@ -249,6 +249,12 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
             "definition": definition,
         },
     )
+
+
+def _own_metric(request: ExperimentRequest) -> str | None:
+    """Return the metric that only the scheduler was given: without it the scheduler would never decide."""
+    metric = own_goal(request.scheduler)[0] if request.scheduler is not None else None
+    return metric if isinstance(metric, str) and not request.objectives else None
 
 
 def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:

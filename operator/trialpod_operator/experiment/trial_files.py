@@ -13,7 +13,6 @@ somebody removed is made again, and `warn` is called once per trial.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -259,12 +258,10 @@ def static_fields(trial: Trial) -> dict[str, Any]:
     """Return what is the same in all results of an attempt, and is sent only once."""
     return {
         "trial_id": trial.trial_id,
-        "experiment_id": experiment_id(trial),
         "pid": trial.current.pid,
         "hostname": trial.current.hostname,
         "node_ip": trial.current.node_ip,
         "config": trial.shown_config,
-        "experiment_tag": trial.tag,
     }
 
 
@@ -275,13 +272,8 @@ def complete_result(trial: Trial) -> dict[str, Any]:
     """
     done = {"done": True} if trial.status == TERMINATED else {}
     result = open_leniently(trial.result)
-    return {**result, **done, **static_fields(trial), "config": open_leniently(trial.params)}
-
-
-def experiment_id(trial: Trial) -> str:
-    """Return what older scripts tell the trials of several experiments apart by: another text for each trial."""
-    text = f"{trial.trial_id} {trial.created_at!r}"
-    return hashlib.sha256(text.encode(), usedforsecurity=False).hexdigest()[:32]
+    about = {"config": open_leniently(trial.params), "experiment_tag": trial.tag}
+    return {**result, **done, **static_fields(trial), **about}
 
 
 class PolicyFiles:

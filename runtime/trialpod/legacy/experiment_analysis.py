@@ -408,7 +408,7 @@ class ExperimentAnalysis:
         return unknown_metric(metric, names)
 
     def _last_row(self, trial: Trial) -> dict[str, Any]:
-        return {**trial.last_result, "config": trial.config, "logdir": trial.path, "trial_id": trial.trial_id}
+        return {**trial.last_result, "config": trial.config, "trial_id": trial.trial_id}
 
     def _frame(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
         frame = frame_of(rows)

@@ -13,6 +13,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 from trialpod.legacy.run_options import with_run_options
+from trialpod.tune.arguments import UnknownArgumentError
 from trialpod.tune.config import RunConfig, TuneConfig
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import ATTRIBUTE, resources_of, with_resources
@@ -144,7 +145,7 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
         else:
             known = [*given, *sorted(OLDER)]
             guess = nearest(name, known)
-            raise InvalidInputError(
+            raise UnknownArgumentError(
                 f"{where} has no argument {name!r}" + (f"; did you mean {guess!r}?" if guess else "")
             )
     filesystem = result.pop("storage_filesystem", None)

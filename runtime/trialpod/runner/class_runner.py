@@ -26,7 +26,7 @@ from trialpod.tune.trainable.trainable import Trainable, TrainingResult
 
 log = logging.getLogger(__name__)
 
-_STATIC = ("trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
+_STATIC = ("trial_id", "pid", "hostname", "node_ip", "config")
 
 
 class ClassRunner:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, GeneratorType
 from typing import Any
 
-from trialpod.errors import TrainableError
+from trialpod.errors import TrainableError, WrongReturnError
 from trialpod.legacy.run_options import restore_path
 from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
@@ -106,7 +106,7 @@ def _report_output(output: Any, session: Session, verb: str) -> None:
         return
     number = as_number(output)
     if number is None:
-        raise TrainableError(
+        raise WrongReturnError(
             f"the function {verb} {repr(output)[:80]} of type {type(output).__name__}; "
             f"it may {verb.removesuffix('ed')} a dict of metrics, one number, or nothing"
         )

@@ -2,10 +2,10 @@
 
 Invariants:
 
-* ``result.json`` has one JSON object a line: the flattened result and the static part (trial_id, experiment_tag, pid,
+* ``result.json`` has one JSON object a line: the flattened result and the static part (trial_id, pid,
   hostname, node_ip, config). NaN and the infinities are written as Python's `json` writes them.
 * The header of ``progress.csv`` is fixed by the first result; keys that appear later are left out of it. The config
-  has one column a parameter, ``config/lr``. Of a name that is static and reported, the static value is written.
+  is in ``params.json`` and ``result.json``. Of a name that is static and reported, the static value is written.
 * What `offsets` returned is in the files. `resume` with these offsets continues as if nothing had come after.
 * No file stays open: a thousand trials need no descriptors.
 * While what comes after `offsets` is written again, readers see the files as they were: the new one is written beside
@@ -228,18 +228,13 @@ class TrialLog:
         # Leading comma, no opening brace: see _append_json.
         self._json_alone = _slow(self._static) + b"\n"
         self._json_tail = b"," + self._json_alone[1:] if static else b"}\n"
-        self._flat: dict[str, Any] = {}
-        for key, value in static.items():
-            if key == "config" and isinstance(value, Mapping):
-                _flatten("config", _jsonable(value), self._flat)
-            else:
-                self._flat[key] = value
+        self._flat = {key: value for key, value in static.items() if key != "config"}
 
     def _set_columns(self, columns: list[str], own: int | None = None) -> None:
         """Fix the header. `own` is how many columns, the first ones, come from each result; None finds it out."""
         if own is None:
             own = len(columns)
-            while own > 0 and (columns[own - 1] in self._flat or columns[own - 1].startswith("config/")):
+            while own > 0 and columns[own - 1] in self._flat:
                 own -= 1
         self._columns = columns
         self._own = columns[:own]
@@ -251,7 +246,7 @@ class TrialLog:
 
     def _write_params(self) -> None:
         path = self._path(PARAMS_FILE)
-        text = json.dumps(_jsonable(self._static.get("config", {})), indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(_jsonable(self._static.get("config", {})), indent=2, ensure_ascii=False, sort_keys=True)
         data = text.encode(errors="backslashreplace")
         try:
             with open(path + ".tmp", "wb") as file:
@@ -363,15 +358,6 @@ def _beside(path: str) -> str:
 
 def _end_of_last_line(data: bytes) -> int:
     return data.rfind(b"\n") + 1
-
-
-def _flatten(prefix: str, value: Mapping[Any, Any], into: dict[str, Any]) -> None:
-    for key, item in value.items():
-        name = f"{prefix}/{key}"
-        if isinstance(item, Mapping) and item:
-            _flatten(name, item, into)
-        else:
-            into[name] = item
 
 
 def _jsonable(value: Any) -> Any:

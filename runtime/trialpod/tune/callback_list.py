@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.errors import InvalidInputError, TrialpodError, WrongTypeError
 from trialpod.tune.callback import Callback
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def check_callbacks(where: str, callbacks: Any) -> None:
         raise InvalidInputError(f"{where}(callbacks={callbacks!r}): must be a list of tune.Callback objects")
     for callback in callbacks:
         if isinstance(callback, type):
-            raise InvalidInputError(
+            raise WrongTypeError(
                 f"{where}(callbacks=[{callback.__name__}]): pass objects, not classes: {callback.__name__}(...)"
             )
         if not isinstance(callback, Callback):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from trialpod.errors import InvalidInputError, refuse_stand_ins
+from trialpod.errors import InvalidInputError, WrongTypeError, refuse_stand_ins
 from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
 from trialpod.tune.plugins.auto import AUTO, samples_by_default
 from trialpod.tune.plugins.objectives import Objective, parse_objectives
@@ -251,7 +251,9 @@ class TuneConfig:
             choose(where, "mode", self.mode, ("max", "min"))
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
             refuse(where, "metric", self.metric, "the name of a metric that the Trainable reports")
-        if not is_int(self.num_samples) or (self.num_samples < 1 and self.num_samples != -1):
+        if not is_int(self.num_samples):
+            raise WrongTypeError(f"{where}(num_samples={self.num_samples!r}): num_samples must be an integer")
+        if self.num_samples < 1 and self.num_samples != -1:
             refuse(where, "num_samples", self.num_samples, "an integer of at least 1, or -1 for no limit")
         limit = self.max_concurrent_trials
         if limit is not None and (not is_int(limit) or limit < 0):

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trialpod.errors import InvalidInputError, nearest
+from trialpod.errors import InvalidInputError, WrongTypeError, nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, MAX_RESULT_BYTES, StopRule
 from trialpod.protocol.values import MetricsEncoder, number, plain_encoder
 from trialpod.tune.result_keys import DEFAULT_METRIC
@@ -40,7 +40,7 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
     """Return the metrics that a call of `report` means, in any of its forms but ``report({...})``."""
     if given is None:
         if not named:
-            raise InvalidInputError("tune.report needs metrics, as in tune.report({'loss': 0.1}); it got none")
+            raise WrongTypeError("tune.report needs metrics, as in tune.report({'loss': 0.1}); it got none")
         only = named.get("metrics")
         return dict(only) if len(named) == 1 and isinstance(only, Mapping) else named
     if isinstance(given, Mapping):
@@ -53,7 +53,7 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
     only_number = as_number(given)
     if only_number is None:
         tensor = type(given).__module__.partition(".")[0] == "torch"
-        raise InvalidInputError(
+        raise WrongTypeError(
             "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}); "
             f"it got {type(given).__name__}" + ("; call .item() on it" if tensor else "")
         )

@@ -301,7 +301,6 @@ _UNINTERESTING = frozenset(
         "config",
         "date",
         "done",
-        "experiment_id",
         "experiment_tag",
         "hostname",
         "iterations_since_restore",

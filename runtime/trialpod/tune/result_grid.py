@@ -239,6 +239,7 @@ class ResultGrid(Sequence[Result]):
                 found = best_row(read_rows(trial.path), filter_metric, mode or "max")
                 measured = measured or found is not None
                 row = found or row
+            row = {key: value for key, value in row.items() if key != "experiment_tag"}
             rows.append({**row, "config": trial.config, "logdir": trial.path})
         if filter_metric is not None and rows and not measured:
             raise self._nothing_best(f"{where}(filter_metric=...)", filter_metric, False)

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError
+from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, WrongTypeError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
@@ -162,7 +162,7 @@ class Session:
                 "reports (hand the metrics back to it, for example through a queue)"
             )
         if not isinstance(metrics, dict):
-            raise InvalidInputError(
+            raise WrongTypeError(
                 f"tune.report needs a dict of metrics, as in tune.report({{'loss': 0.1}}); "
                 f"it got {type(metrics).__name__}"
             )
@@ -205,6 +205,8 @@ class Session:
         done = self.channel.judge(result) or bool(result["done"])
         result["done"] = done
         info = None
+        if checkpoint is not None or self._offered is not None:
+            result["should_checkpoint"] = True
         if checkpoint is None and self._offered is not None:
             info = self._snapshot_offered(result)
         elif checkpoint is not None:

@@ -36,7 +36,7 @@ from trialpod.tune.location.places import DEFAULT_STORAGE, Place, experiment_pla
 from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import bundles_of, resources_of
-from trialpod.tune.result import ExperimentFailedError, TrialFailedError
+from trialpod.tune.result import ExperimentFailedError, failure
 from trialpod.tune.result_grid import ResultGrid
 from trialpod.tune.shipping.package import FILE as TRAINABLE_FILE
 from trialpod.tune.shipping.package import packed_trainable, pickled, unpickled, write_atomically, write_trainable
@@ -116,6 +116,7 @@ class Tuner:
         self._resume: _Resume | None = None
         self._grid: ResultGrid | None = None
         self._begun: Place | None = None
+        self._unused_scheduler: Any = None  # a copy from before the first `fit`
         """Where the latest `fit` runs; what there is of it stays readable when `fit` raises an exception."""
         self._check()
 
@@ -303,6 +304,19 @@ class Tuner:
             _raise_first_error(outcome)
         return self._grid
 
+    def _scheduler_of_fit(self, scheduler: Any) -> Any:
+        """Return a scheduler that has learned nothing yet, for one `fit`.
+
+        The first `fit` takes an object of the script's own class itself: the script may read afterwards what it
+        has collected.
+        """
+        if type(scheduler).__module__.partition(".")[0] == "trialpod" or scheduler is None:
+            return copy.deepcopy(scheduler)
+        if self._unused_scheduler is None:
+            self._unused_scheduler = copy.deepcopy(scheduler)
+            return scheduler
+        return copy.deepcopy(self._unused_scheduler)
+
     def get_results(self) -> ResultGrid:
         """Return the results of the experiment, after `fit` or on a restored Tuner.
 
@@ -427,8 +441,7 @@ class Tuner:
             seed=tuning.seed,
             algorithm=tuning.algorithm,
             search_alg=made_search_alg(tuning.search_alg),
-            # A scheduler learns while it runs; the next `fit` of this Tuner must start with one that has not.
-            scheduler=copy.deepcopy(made_scheduler(tuning.scheduler)),
+            scheduler=self._scheduler_of_fit(made_scheduler(tuning.scheduler)),
             stop=stop,
             checkpoint_rules=checkpoint_rules(running.checkpoint_config or CheckpointConfig(), facts),
             max_failures=self._failure.max_failures,
@@ -546,4 +559,4 @@ def _check_config(argument: str, value: object, expected: type) -> None:
 def _raise_first_error(outcome: ExperimentOutcome) -> None:
     for trial in outcome.trials:
         if trial.status == "ERROR":
-            raise TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
+            raise failure(trial.error or "failed without an error", trial.name, trial.traceback, trial.path)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, WrongTypeError
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
 from trialpod.tune.plugins.goal import introduce_scheduler
@@ -115,7 +115,7 @@ def made_scheduler(given: Any) -> Any:
         return given
     if isinstance(given, str):
         return _create("schedulers", "create_scheduler", given, "scheduler")
-    raise InvalidInputError(
+    raise WrongTypeError(
         f"TuneConfig(scheduler={given!r}): must be a TrialScheduler of trialpod.tune.schedulers, its name, or None"
         + ("; pass an object, not the class" if isinstance(given, type) else "")
     )

@@ -86,7 +86,6 @@ def by_hand():
         "done",
         "time_this_iter_s",
         "time_total_s",
-        "experiment_id",
         "training_iteration",
         "pid",
         "date",

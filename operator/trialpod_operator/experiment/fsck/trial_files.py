@@ -19,7 +19,7 @@ from trialpod.protocol.values import readable, results_decoder
 from trialpod.storage.layout import PROGRESS_FILE, RESULT_FILE
 from trialpod_operator.experiment.fsck.findings import Findings
 
-STATIC = ("trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
+STATIC = ("trial_id", "pid", "hostname", "node_ip", "config")
 """Keys of a line that the parent adds to each result."""
 
 _AGAIN = "start the experiment once more: the lines are written again from the journal"

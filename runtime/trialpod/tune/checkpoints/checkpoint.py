@@ -16,7 +16,13 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedError, WrongTypeError
+from trialpod.errors import (
+    CheckpointError,
+    InvalidInputError,
+    MissingCheckpointError,
+    NotSupportedError,
+    WrongTypeError,
+)
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import CheckpointInfo
@@ -326,7 +332,7 @@ class Checkpoint:
 
     def _check(self) -> None:
         if not os.path.isdir(self.path):
-            raise CheckpointError(
+            raise MissingCheckpointError(
                 f"the checkpoint directory {self.path} does not exist; it was removed or never written"
             )
 

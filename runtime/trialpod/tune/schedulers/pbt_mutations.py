@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trialpod.errors import InvalidInputError, nearest
+from trialpod.errors import InvalidInputError, WrongTypeError, nearest
 from trialpod.protocol.values import real_number, same_value
 from trialpod.tune.schedulers.metric_scheduler import is_number
 from trialpod.tune.search import sample
@@ -162,7 +162,7 @@ def _compiled(value: Any, path: str) -> Any:
         return _compiled_mapping(value, path)
     if callable(value):
         return value
-    raise InvalidInputError(
+    raise WrongTypeError(
         f"{path} must be a list of values, a domain such as tune.loguniform(1e-4, 1e-1), a dict for a nested config, "
         f"or a function, got {value!r}",
         parameter="hyperparam_mutations",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, WrongTypeError
 from trialpod.protocol.values import params_encoder, results_decoder
 from trialpod.tune.search.searcher import Searcher, introduce
 
@@ -19,7 +19,7 @@ class SearcherWrapper(Searcher):
 
     def __init__(self, searcher: Searcher) -> None:
         if isinstance(searcher, type) or not callable(getattr(searcher, "suggest", None)):
-            raise InvalidInputError(
+            raise WrongTypeError(
                 f"{type(self).__name__}: searcher must be a Searcher object, got {searcher!r}", parameter="searcher"
             )
         super().__init__(searcher.metric, searcher.mode)

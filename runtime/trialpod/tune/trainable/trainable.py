@@ -91,7 +91,6 @@ class Trainable:
         if sync_timeout is not None:
             log.warning("sync_timeout=%r has no effect: save() returns when all is copied", sync_timeout)
         self._logdir: str | None = None
-        self._experiment_id = os.urandom(16).hex()
         self._start_time = time.time()
         self._zero_counters()
         self._last_result: dict[str, Any] = {}
@@ -270,7 +269,7 @@ class Trainable:
         os.makedirs(checkpoint_dir, exist_ok=True)
         values = (self._iteration, self._time_total, self._timesteps_total, self._episodes_total)
         counters = dict(zip(_COUNTERS, values, strict=True))
-        path = saved_state.write(self, checkpoint_dir, {**counters, "experiment_id": self._experiment_id})
+        path = saved_state.write(self, checkpoint_dir, counters)
         checkpoint = Checkpoint(checkpoint_dir)
         if self.remote_checkpoint_dir and not prevent_upload:
             self._upload(checkpoint_dir)
@@ -319,7 +318,6 @@ class Trainable:
 
     def _restore_from(self, folder: str, metrics: dict[str, Any]) -> None:
         notes = saved_state.notes(folder)
-        self._experiment_id = notes.get("experiment_id") or self._experiment_id
         self._loaded(saved_state.read(folder), {**notes, **metrics})
 
     def _loaded(self, state: Any, metrics: dict[str, Any]) -> None:
@@ -453,7 +451,7 @@ class Trainable:
         if timestamp is not None:
             metrics["timestamp"] = timestamp
         if debug_metrics_only:
-            keep = ("trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config")
+            keep = ("trial_id", "date", "timestamp", "pid", "hostname", "node_ip", "config")
             return {key: metrics[key] for key in keep}
         return metrics
 
@@ -480,8 +478,6 @@ class Trainable:
 
             self._static = {
                 "trial_id": self.trial_id,
-                "experiment_id": self._experiment_id,
-                "experiment_tag": self._info.experiment_tag if self._info else "",
                 "pid": os.getpid(),
                 "hostname": socket.gethostname(),
                 "node_ip": os.environ.get(variables.NODE_IP) or "127.0.0.1",
@@ -534,7 +530,6 @@ class Trainable:
     def get_state(self) -> dict[str, Any]:
         """Return the counters and the last result."""
         return {
-            "experiment_id": self._experiment_id,
             "iteration": self._iteration,
             "time_total": self._time_total,
             "timesteps_total": self._timesteps_total,

@@ -59,15 +59,6 @@ def test_newest_checkpoint_beside_a_missing_one(tmp_path: Path) -> None:
     assert (second.n, second.iteration) == (3, 3)
 
 
-def test_the_identity_of_an_experiment_survives_a_restore(tmp_path: Path) -> None:
-    first, second = Counter(), Counter()
-    assert first.get_state()["experiment_id"] != second.get_state()["experiment_id"]
-    second.restore(first.save(str(tmp_path)))
-    assert (
-        first.get_state()["experiment_id"] == second.get_state()["experiment_id"] == second.train()["experiment_id"]
-    )
-
-
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
