@@ -92,6 +92,10 @@ class TestRunning:
         assert (why["state"], why["message"], why["running"]) == ("Interrupted", "no process runs it", 0)
         assert shell.run("status", "climb", "--watch").returncode == 1
         assert " Interrupted " in shell.run("list").stdout
+        results = shell.run("results", "climb").stdout
+        assert results.startswith("climb: Interrupted, 0/")
+        assert "RUNNING" not in results
+        assert shell.run("results", "climb").stdout == results  # its time ended with it
 
 
 class TestEnded:

@@ -154,6 +154,25 @@ def test_on_exit_is_called_and_signals_reach_the_trial(tmp_path: Path) -> None:
     assert [info.key for info in seen] == ["wait"]
 
 
+def test_a_process_is_not_alive_before_its_exit_is_reported(tmp_path: Path) -> None:
+    pipe = new_pipe(tmp_path)
+
+    async def work(pool: ProcessPool) -> None:
+        process = spawn(pool, "wait", str(pipe))
+        pid = int(await announced(pipe))
+        assert pool.is_alive("wait")
+        watch = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([watch], [], [], 20)[0]  # the event loop is blocked here and knows nothing of it
+        os.close(watch)
+        assert not process.exited.done()
+        assert not pool.is_alive("wait")
+        await process.exited
+        assert not pool.is_alive("wait")
+
+    with_pool(work)
+
+
 def test_an_error_in_on_exit_does_not_touch_the_other_trials() -> None:
     problems: list[object] = []
 

@@ -240,6 +240,9 @@ class SimPool:
         if child is not None:
             self.world.after(self._random.random() * HOP_S, self.world.signal, child, -int(sig))
 
+    def is_alive(self, key: str) -> bool:
+        return key in self.alive
+
     def kill(self, key: str) -> None:
         self.terminate(key, -SIGKILL)
 

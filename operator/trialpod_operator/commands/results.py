@@ -147,11 +147,11 @@ def apply_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
 
 def view_of_target(options: argparse.Namespace, rows: int | None = None) -> ExperimentView:
     """Return the selected experiment with at most `rows` trials; None = all."""
-    from trialpod_operator.view.reading import read_view
+    from trialpod_operator.view.reading import live_view
 
     location = target.location(options.directory, options)
     if location is not None:
-        return read_view(location, rows=rows)
+        return live_view(location, rows=rows)[0]
     with target.experiment(options.directory, options) as (api, item):
         return view_with_storage(api, item, api.trials(options.directory))
 

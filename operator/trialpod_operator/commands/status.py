@@ -50,17 +50,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _local_status(location: str, options: argparse.Namespace) -> int:
-    from trialpod_operator.view.reading import as_it_is, reading
+    from trialpod_operator.view.reading import current_view, place_activity, reading
 
     if options.watch:
         return watch_local(location, json=options.json, verbose=options.verbose)
-    now = time.time()
+    found, now = place_activity(location), time.time()
     with target.without_collections():
         with reading(location) as experiment:
-            view, found = as_it_is(experiment.view(None, now), location)
-            shown = as_it_is(experiment.view(options.limit, now), location)[
-                0
-            ].rows  # running first, then latest ended
+            view = current_view(experiment, found, None, now)
+            shown = current_view(experiment, found, options.limit, now).rows  # running first, then latest ended
         _print_table(view, shown, options)
     if not options.json:
         print(f"\n{local_next_step(view, location, found)}")

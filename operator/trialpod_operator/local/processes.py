@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -253,6 +254,26 @@ class ProcessPool:
         """Send a signal to a trial's main process; nothing happens when it has ended."""
         if key in self._processes:
             self._send(Signal(key=key, signum=sig))
+
+    def is_alive(self, key: str) -> bool:
+        """Tell whether a trial's main process runs; False from its death on, also before its exit was reported."""
+        process = self._processes.get(key)
+        if process is None:
+            return False
+        if not process.pid:
+            return True
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            return False
+        except OSError:  # no descriptor is left, or none is allowed: its exit tells
+            return True
+        try:
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            return not ended.poll(0)
+        finally:
+            os.close(descriptor)
 
     def kill(self, key: str) -> None:
         """SIGKILL a trial and all its descendants."""

@@ -3,6 +3,7 @@
 Invariants:
 
 * An attempt that was started either gets a process or is reported as ended; none is forgotten.
+* An attempt goes only to a process that is alive then: the death of a process before counts for no trial.
 * A process holds its resources until it and its descendants are gone.
 * A process whose trial continues with another config keeps its place, and gets the trial's next attempt when it asks
   for it; unless others wait for resources first.
@@ -319,7 +320,8 @@ class Workers:
             raise
         finally:
             worker.waiting = None
-        if self._workers.get(worker.key) is not worker:
+        # One that died while its request was under way has run nothing of the trial that waits for it.
+        if self._workers.get(worker.key) is not worker or not self._pool.is_alive(worker.key):
             self._take_back(waiting)
             return _NO_WORK
         work = waiting.result() if waiting.done() and not waiting.cancelled() else None

@@ -175,11 +175,13 @@ class Activity:
         holder: who took its lock last; None when nobody ever did.
         runs: whether that process still runs it.
         orphans: processes that it started and that still run although it has ended.
+        known: whether this machine can tell; it cannot of an experiment in a bucket.
     """
 
     holder: LockHolder | None
     runs: bool
     orphans: tuple[int, ...] = ()
+    known: bool = True
 
     @property
     def command(self) -> str:
@@ -212,23 +214,33 @@ def live_view(place: str, *, rows: int | None) -> tuple[ExperimentView, Activity
         place: its directory, or the URI where it is kept, of which this machine has no processes.
         rows: at most so many trials; None = all.
     """
-    return as_it_is(read_view(place, rows=rows), place)
+    found = place_activity(place)
+    with reading(place) as experiment:
+        return current_view(experiment, found, rows, time.time()), found
 
 
-def as_it_is(view: ExperimentView, place: str) -> tuple[ExperimentView, Activity]:
-    """Return a view of what is recorded at a place, corrected by what this machine's processes say."""
+def place_activity(place: str) -> Activity:
+    """Return who runs an experiment; ask before it is read, so that one that ends meanwhile has its last state."""
     folder = local_folder(place)
-    if folder is None:
-        return view, Activity(None, runs=False)
-    found = activity(folder)
-    if view.state != RUNNING or found.runs or found.elsewhere:
-        return view, found
+    return Activity(None, runs=False, known=False) if folder is None else activity(folder)
+
+
+def current_view(experiment: ReadExperiment, found: Activity, rows: int | None, now: float) -> ExperimentView:
+    """Return what is recorded of an experiment, corrected by what this machine's processes say.
+
+    Args:
+        experiment: what is recorded.
+        found: who runs it, asked before it was read.
+        rows: at most so many trials; None = all.
+        now: in seconds since the epoch. The time of an interrupted experiment ends with its latest record.
+    """
+    view = experiment.view(rows, now)
+    if view.state != RUNNING or found.runs or found.elsewhere or not found.known:
+        return view
+    view = experiment.view(rows, experiment.engine.state.clock.now)
     counts = dict(view.counts)
     counts["PENDING"] = counts.get("PENDING", 0) + counts.get("RUNNING", 0)
     counts["RUNNING"] = 0
     changed = [dataclasses.replace(row, status="PENDING") if row.status == "RUNNING" else row for row in view.rows]
     message = "no process runs it"
-    return (
-        dataclasses.replace(view, state=INTERRUPTED, message=message, counts=counts, rows=changed, eta_s=None),
-        found,
-    )
+    return dataclasses.replace(view, state=INTERRUPTED, message=message, counts=counts, rows=changed, eta_s=None)
