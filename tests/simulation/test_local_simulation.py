@@ -74,7 +74,7 @@ def test_known_local_violations_stay_fixed(seed: int, faults: list[Fault]) -> No
         pytest.param(3590774864, id="an attempt was given to a process of whose death the run had just been told"),
         pytest.param(3590786372, id="the results of a trial that had paused before a kill never came to the bucket"),
         pytest.param(3590805421, id="a run that was told twice to end did not say what the bucket lacks"),
-        pytest.param(3590980533, id="a trial that never ran had failed: its process was dead when it got the attempt"),
+        pytest.param(3590980533, id="an attempt that was given to a dead process was a failure of its trial"),
     ],
 )
 def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 2
 
 _LOOK_S = 0.25
+_SLOW_S = 1.0
+"""Minimum time that training has waited for room, altogether, before it is told why."""
 _LOG_EVERY_S = 60.0
 _PROGRESS_AFTER_S = 5.0
 _PROGRESS_EVERY_S = 10.0
@@ -84,6 +86,7 @@ class CommitQueue:
         self._announced = -1  # index of the newest one
         self._failing_since: float | None = None
         self._problem: BaseException | None = None
+        self._waited_s = 0.0  # training, for room
         self._warned = False
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -106,7 +109,9 @@ class CommitQueue:
             CheckpointError, StorageError: an earlier checkpoint cannot be stored, for good.
             BaseException: what `check` of the constructor raises.
         """
-        self._until(lambda: len(self._waiting) < MAX_WAITING, self._warn_slow)
+        since = self._clock()
+        self._until(lambda: len(self._waiting) < MAX_WAITING, lambda: self._warn_slow(since))
+        self._waited_s += self._clock() - since
 
     def submit(self, info: CheckpointInfo) -> None:
         """Queue a snapshot that the store has taken under `info.index`; its result has been sent."""
@@ -190,8 +195,8 @@ class CommitQueue:
                     waiting()
                 self._changed.wait(look_s())
 
-    def _warn_slow(self) -> None:
-        if self._warned:
+    def _warn_slow(self, since: float) -> None:
+        if self._warned or self._waited_s + self._clock() - since < _SLOW_S:
             return
         self._warned = True
         waiting = self._pending()

@@ -7,6 +7,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, WrongTypeError
 from trialpod.protocol.values import params_encoder, results_decoder
+from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.search.searcher import Searcher, introduce
 
 
@@ -60,6 +61,12 @@ class ConcurrencyLimiter(SearcherWrapper):
     """
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
+        if isinstance(searcher, SearchAlgorithm):
+            raise InvalidInputError(
+                f"ConcurrencyLimiter: searcher must be a Searcher object, which {type(searcher).__name__} is not; "
+                "leave the limiter out and use TuneConfig(max_concurrent_trials=...)",
+                parameter="searcher",
+            )
         super().__init__(searcher)
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
             raise InvalidInputError(

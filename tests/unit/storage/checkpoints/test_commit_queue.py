@@ -96,7 +96,24 @@ def test_taking_a_snapshot_does_not_wait_for_the_storage(world):
     assert world.writer.drain(forever)
 
 
-def test_full_queue_delays_the_next_snapshot_and_says_so_once(world, caplog):
+class Said(logging.Handler):
+    """Tells when something was logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.event = threading.Event()
+
+    def emit(self, record):
+        self.event.set()
+
+
+def test_full_queue_delays_the_next_snapshot_and_says_so_once(tmp_path, caplog, request):
+    now = [0.0]
+    world = World(tmp_path, clock=lambda: now[-1])
+    request.addfinalizer(world.writer.close)
+    said = Said()
+    logging.getLogger("trialpod").addHandler(said)
+    request.addfinalizer(lambda: logging.getLogger("trialpod").removeHandler(said))
     gate = Gate(world.storage)
     for index in range(3):
         world.take(index)
@@ -112,6 +129,9 @@ def test_full_queue_delays_the_next_snapshot_and_says_so_once(world, caplog):
     thread = threading.Thread(target=take_two_more)
     thread.start()
     assert not taken.wait(0.2)
+    assert "slower" not in caplog.text  # it has waited less than a second
+    now.append(1.5)
+    assert said.event.wait(WAIT_S)
     gate.open.set()
     assert taken.wait(WAIT_S)
     thread.join(WAIT_S)

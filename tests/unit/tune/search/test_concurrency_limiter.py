@@ -12,7 +12,7 @@ from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import params_encoder, results_decoder
 from trialpod.testing.searchers import SearcherContract
-from trialpod.tune.search import ConcurrencyLimiter, HyperOptSearch, OptunaSearch, prepare
+from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, HyperOptSearch, OptunaSearch, prepare
 from trialpod.tune.search.searcher import Searcher
 
 pytest.importorskip("optuna")
@@ -78,6 +78,11 @@ def test_a_limit_is_a_whole_number_of_at_least_one(most: Any) -> None:
         ConcurrencyLimiter(OptunaSearch(), max_concurrent=most)
     with pytest.raises(InvalidInputError, match="must be a Searcher object"):
         ConcurrencyLimiter(HyperOptSearch, max_concurrent=1)  # type: ignore[arg-type]
+
+
+def test_random_search_is_limited_by_the_experiment() -> None:
+    with pytest.raises(InvalidInputError, match=r"leave the limiter out and use TuneConfig\(max_concurrent_trials"):
+        ConcurrencyLimiter(BasicVariantGenerator(), max_concurrent=2)  # type: ignore[arg-type]
 
 
 class TestBatchState:
