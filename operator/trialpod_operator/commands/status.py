@@ -127,15 +127,16 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
     from trialpod_operator.display.events import changes
     from trialpod_operator.display.summary import EXIT_FAILED, EXIT_INTERRUPTED, exit_status, summarize
     from trialpod_operator.ui.beside import print_link
-    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, as_it_is, reading
+    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, current_view, place_activity, reading
 
     display = choose_display(sys.stdout, json=json, verbose=verbose)
     rows: dict[str, TrialRow] = {}
+    found = place_activity(location)
     try:
         with reading(location) as experiment:
 
             def view(rows: int | None) -> ExperimentView:
-                return as_it_is(experiment.view(rows, time.time()), location)[0]
+                return current_view(experiment, found, rows, time.time())
 
             if not json and verbose >= 0:
                 print_link(location, sys.stdout)
@@ -151,6 +152,7 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
                     break
                 display.update(view(display.rows))
                 sleep(POLL_INTERVAL_S)
+                found = place_activity(location)
                 experiment.refresh()
     except KeyboardInterrupt:
         if not json:

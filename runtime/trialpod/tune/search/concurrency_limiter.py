@@ -61,9 +61,10 @@ class ConcurrencyLimiter(SearcherWrapper):
     """
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
-        if isinstance(searcher, SearchAlgorithm):
+        given: object = searcher
+        if isinstance(given, SearchAlgorithm):
             raise InvalidInputError(
-                f"ConcurrencyLimiter: searcher must be a Searcher object, which {type(searcher).__name__} is not; "
+                f"ConcurrencyLimiter: searcher must be a Searcher object, which {type(given).__name__} is not; "
                 "leave the limiter out and use TuneConfig(max_concurrent_trials=...)",
                 parameter="searcher",
             )
