@@ -63,6 +63,10 @@ class MissingPathError(InvalidInputError, FileNotFoundError):
     """There is nothing, or nothing of the kind that is needed, at a path."""
 
 
+class NotAFolderError(InvalidInputError, NotADirectoryError):
+    """A file is where a folder is needed."""
+
+
 class NotReadyError(InvalidInputError, RuntimeError):
     """Something was asked for before it can be given."""
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from trialpod import variables
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, MissingPathError, NotAFolderError
 from trialpod.tune.location.places import Place
 
 
@@ -33,6 +33,12 @@ def default_name(trainable: str, now: float) -> str:
     return f"{trainable}_{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(now))}"
 
 
+_REFUSED: dict[type[OSError], type[InvalidInputError]] = {
+    FileNotFoundError: MissingPathError,
+    NotADirectoryError: NotAFolderError,
+}
+
+
 def claim(place: Place, *, exact: bool) -> Place:
     """Make the experiment's directory; a generated name gets a number when another experiment has it."""
     number = 1
@@ -49,7 +55,8 @@ def claim(place: Place, *, exact: bool) -> Place:
             number += 1
             continue
         except OSError as error:
-            raise InvalidInputError(
+            kind = next((each for cause, each in _REFUSED.items() if isinstance(error, cause)), InvalidInputError)
+            raise kind(
                 f"the experiment's directory {path} cannot be made: {error.strerror}; "
                 f"choose another {variables.WORK_DIR if place.uri else '--storage, or RunConfig(storage_path=...)'}"
             ) from error
