@@ -32,7 +32,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(module: Any, *arguments: str, view: ExperimentView | None = None) -> int:
         shown = view or experiment(ROWS, state="Succeeded", best=ROWS[1], total=4)
         reading = types.ModuleType("trialpod_operator.view.reading")
-        vars(reading)["read_view"] = lambda path, *, rows: shown
+        vars(reading)["live_view"] = lambda path, *, rows: (shown, None)
         monkeypatch.setitem(sys.modules, "trialpod_operator.view.reading", reading)
         parser = argparse.ArgumentParser()
         module.command.configure(parser)
