@@ -225,6 +225,7 @@ class Faults(StoreFaults):
         self._count("more samples")
         experiment = self._an_experiment(fault)
         experiment.samples += 1 + int(fault.x * 2)
+        experiment.evaluations += 1
         await self._spec(experiment, numSamples=experiment.samples)
 
     async def _trial_stopped_by_its_user(self, fault: Fault) -> None:

@@ -136,7 +136,7 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
     counted, samples, harmed = experiment.status["trials"], experiment.samples, experiment.track.harmed
     done = counted["terminated"] + counted["error"]
     fewer = may_end_early(experiment.plan.spec) and done < counted["total"]
-    more = repeats_of(experiment.plan.spec)
+    more = repeats_of(experiment.plan.spec) * experiment.evaluations
     if not samples <= counted["total"] <= samples + more or (done != counted["total"] and not fewer):
         found.append(f"end: {samples} trials were asked for; the status says {counted}")
     trials = experiment.trials()

@@ -235,6 +235,7 @@ class Hosted:
         self.prefix = f"{plan.storage.removeprefix('s3://')}/{plan.name}/"
         self.track = Track(self.key)
         self.samples = int(plan.spec["numSamples"])
+        self.evaluations = 1  # the best configs may be repeated once more after each edit of the budget
         self.stopped: set[str] = set()
         self.created = self.deleted = False
 

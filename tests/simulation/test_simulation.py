@@ -150,6 +150,11 @@ def test_known_multi_namespace_violations_stay_fixed(seed: int) -> None:
     holds(placed_plan_of(seed))
 
 
+def test_no_config_is_tried_once_the_best_are_repeated() -> None:
+    """The plan of a budget changes its mind about what is left when an operator comes back."""
+    holds(plan_of(1795494486))
+
+
 def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
     faults = (Fault("operator clock jumps", 8.92, 4.418, 0.3881), Fault("experiment deleted", 16.904, 0.152, 0.0326))
     holds(placed_plan_of(1795366181).with_faults(faults))

@@ -98,7 +98,8 @@ class BudgetPlan:
 
     def holds_back_new(self, now: float) -> bool:
         """Return whether no new trial may be created now."""
-        if self._state.budget.closing is not None or self._repeating():
+        budget = self._state.budget
+        if budget.closing is not None or budget.evaluating or self._repeating():
             return True
         return self.plans and not self._suffices(None, now)
 

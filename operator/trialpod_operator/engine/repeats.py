@@ -10,7 +10,8 @@ the variable TRIALPOD_REPEAT, and the parameter `seed_parameter` differs where i
 The winner is the original whose repeats have the best mean. The original's own value does not count: it is the reason
 why the config was chosen, and so better than what is to be expected.
 
-Invariants: ids are functions of the original's id and the repeat's number, so what is missing follows from the trials
+Invariants: once there are repeats, no other config is tried until the user edits the budget, so that a plan that changes
+its mind about what is left does not name a winner twice; ids are functions of the original's id and the repeat's number, so what is missing follows from the trials
 that there are; what is created is recorded in `Choices`.
 """
 
@@ -60,6 +61,8 @@ class Repeats:
         settings = self._state.required_settings
         consulted = [] if settings.repeats is None or self._state.flags.stopping else self._missing(settings)
         repeats = chooser.repeat(consulted)
+        if repeats:
+            self._state.begin_evaluation()
         for repeat in repeats:
             source = self._state.trials[repeat.source]
             kind = OpenTrial if self._algorithms.opens_values else Trial

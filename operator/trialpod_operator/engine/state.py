@@ -78,6 +78,7 @@ class BudgetProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     improvements: list[tuple[float, float, float]] = []  # trial-seconds, GPU-seconds and the new best value
     closing: dict[str, Any] | None = None  # why no trial starts any more
+    evaluating: bool = False  # repeats were created: no new config, unless the budget is edited
 
     def improves(self, value: float, sign: float) -> bool:
         """Return whether a value is the best so far."""
@@ -359,6 +360,12 @@ class State:
     def close(self, reason: dict[str, Any] | None) -> None:
         """No trial starts any more for this reason; None: they do again."""
         self.budget.closing = reason
+        if reason is None:
+            self.budget.evaluating = False
+
+    def begin_evaluation(self) -> None:
+        """The best configs are being repeated: what is left of the budget is for them."""
+        self.budget.evaluating = True
 
     def begin_stopping(self, reason: dict[str, Any]) -> None:
         """All trials are being stopped."""
