@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from real_experiments import GrownExperiment, grow_population
+from real_experiments import GrownExperiment, grow_population, grow_tradeoff
 from served_page import ServedPage
 
 
@@ -16,6 +16,7 @@ class Grown:
         self.digits = GrownExperiment(folder / "digits", 60)
         self.population = grow_population(folder / "population")
         self.markup = GrownExperiment(folder / "markup", 40, markup=True)
+        self.tradeoff = grow_tradeoff(folder / "tradeoff")
         self.page = ServedPage(folder)
         self.cookie = self.page.cookie()
 

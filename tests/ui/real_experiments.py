@@ -11,7 +11,9 @@ from typing import Any
 from sample_experiment import SampleExperiment
 
 from trialpod.storage.layout import LOG_FILE
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
+from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
 from trialpod.tune.search.sample import choice, loguniform, randint, uniform
 from trialpod_operator.engine.trial import Trial
@@ -113,4 +115,31 @@ def grow_population(folder: Path, trials: int = 8, rounds: int = 5) -> SampleExp
                 break
         sample.end(trial.trial_id, "paused" if trial.iteration < rounds + 3 else "completed", attempt)
     sample.snapshot()
+    return sample
+
+
+def grow_tradeoff(folder: Path, trials: int = 24) -> SampleExperiment:
+    """Return an experiment with two objectives, a threshold and a parameter that only some trials have."""
+    sample = SampleExperiment(
+        folder,
+        [],
+        scheduler=FIFOScheduler(),
+        space={
+            "width": randint(1, 200),
+            "optimizer": choice(
+                [{"name": "adam"}, {"name": "sgd", "momentum": 0.9}, {"name": "sgd", "momentum": 0.5}]
+            ),
+        },
+        num_samples=trials,
+        started=time.time() - 3600,
+        objectives=[Objective("accuracy", "max", 0.6), Objective("latency", "min")],
+    )
+    for trial in list(sample.host.engine.state.trials.values()):
+        sample.start(trial.trial_id)
+        width: int = trial.config["width"]
+        noise = random.Random(trial.index).gauss(0, 0.02)
+        result = {"accuracy": round(1 - 1 / (1 + width / 40) + noise, 4), "latency": round(width / 10 + 1, 3)}
+        sample.report(trial.trial_id, 0.0, **result)
+        sample.end(trial.trial_id)
+    sample.host.flush()
     return sample

@@ -10,9 +10,9 @@ the variable TRIALPOD_REPEAT, and the parameter `seed_parameter` differs where i
 The winner is the original whose repeats have the best mean. The original's own value does not count: it is the reason
 why the config was chosen, and so better than what is to be expected.
 
-Invariants: once there are repeats, no other config is tried until the user edits the budget, so that a plan that changes
-its mind about what is left does not name a winner twice; ids are functions of the original's id and the repeat's number, so what is missing follows from the trials
-that there are; what is created is recorded in `Choices`.
+Invariants: once there are repeats, no other config is tried until the user edits the budget, so that a plan that
+changes its mind about what is left does not name a winner twice; ids are functions of the original's id and the
+repeat's number, so what is missing follows from the trials that there are; what is created is recorded in `Choices`.
 """
 
 from __future__ import annotations

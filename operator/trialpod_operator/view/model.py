@@ -547,6 +547,11 @@ class ExperimentModel:
                 "metrics": sorted(self._metric_names),
                 "metric": settings.metric,
                 "mode": settings.mode,
+                "objectives": [
+                    {"name": each.name, "mode": each.mode, "threshold": each.threshold}
+                    for each in settings.objectives
+                ],
+                "front": [row.trial_id for row, _ in view.front],
                 "rungs": sorted(self._rungs),
                 "scheduler": self._algorithm("scheduler"),
                 "search": self._algorithm("search"),

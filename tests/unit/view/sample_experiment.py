@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, TrainableRef
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
@@ -31,6 +32,7 @@ class SampleExperiment:
         space: of more parameters than x.
         num_samples: how many times it is drawn from.
         started: seconds since the epoch.
+        objectives: in place of the metric "score".
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class SampleExperiment:
         space: dict[str, Any] | None = None,
         num_samples: int = 1,
         started: float = 1000.0,
+        objectives: list[Objective] | None = None,
     ) -> None:
         self.folder = folder
         self.now = started
@@ -52,7 +55,9 @@ class SampleExperiment:
             settings=Settings(
                 name=folder.name,
                 trainable_name="train",
-                metric="score",
+                metric=objectives[0].name if objectives else "score",
+                mode=objectives[0].mode if objectives else "max",
+                objectives=objectives or [],
                 max_failures=1,
                 max_concurrent=max_concurrent,
                 num_samples=num_samples,

@@ -9,6 +9,7 @@ import { setUp } from "./theme.js";
 import { compare } from "./views/compare.js";
 import { curves } from "./views/curves.js";
 import { experimentList, overlay } from "./views/experiments.js";
+import { front, hasFront } from "./views/front.js";
 import { groups } from "./views/groups.js";
 import { filterBar, header } from "./views/header.js";
 import { history } from "./views/history.js";
@@ -19,7 +20,7 @@ import { timeline } from "./views/timeline.js";
 import { trialPage } from "./views/trial.js";
 
 const TABS = {
-  overview: ["Overview", (store) => [history(store), curves(store), importance(store), parallel(store, { height: 340 }), trialTable(store, { height: 432 })]],
+  overview: ["Overview", (store) => [...(hasFront(store) ? [front(store)] : []), history(store), curves(store), importance(store), parallel(store, { height: 340 }), trialTable(store, { height: 432 })]],
   trials: ["Trials", (store) => [trialTable(store)]],
   curves: ["Curves", (store) => [curves(store, { wide: true, height: 520 })]],
   parameters: ["Parameters", (store) => [importance(store), history(store), parallel(store), slices(store)]],

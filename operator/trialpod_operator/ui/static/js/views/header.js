@@ -33,7 +33,8 @@ export function header(store) {
     const varying = store.varying().filter((column) => row && column.get(row) !== null).slice(0, 6);
     return card("Best trial",
       h("p", { class: "big" }, number(typeof best.value === "number" ? best.value : Number(best.value)), h("span", { class: "unit" }, `latest ${metric}, ${mode === "min" ? "lower" : "higher"} is better`)),
-      h("p", {}, h("a", { href: address.trialUrl(store.id, best.trial) }, `Trial ${row?.number ?? best.trial}`), best.iteration ? ` at iteration ${best.iteration}` : ""),
+      h("p", {}, h("a", { href: address.trialUrl(store.id, best.trial) }, `Trial ${row?.number ?? best.trial}`), best.iteration ? ` at iteration ${best.iteration}` : "",
+        (store.header.front ?? []).length > 1 ? `; one of ${count(store.header.front.length)} on the front, the best in ${metric}` : ""),
       h("dl", { class: "config" }, varying.map((column) => [h("dt", {}, column.label), h("dd", { class: "clip", title: text(column.get(row)) }, text(column.get(row)))])),
       h("div", { class: "controls" },
         h("button", { type: "button", class: "button small", onclick: () => copy(toPython(best.config ?? {}, store.kinds()), "the best configuration as Python") }, "Copy as Python"),

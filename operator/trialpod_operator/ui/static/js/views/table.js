@@ -34,9 +34,10 @@ export function trialTable(store, { height = null } = {}) {
   fill(chooserPlace, columnChooser(store, () => shownColumns(), () => refresh()));
 
   function sorting() {
-    const [key, direction] = store.option("sort", "").split(":");
-    const column = store.column(key);
-    if (column) return [column, direction === "desc"];
+    const chosen = store.option("sort", "");
+    const cut = chosen.lastIndexOf(":"); // a column's key has one too: p:lr
+    const column = store.column(chosen.slice(0, cut));
+    if (column) return [column, chosen.slice(cut + 1) === "desc"];
     return store.column("best") ? [store.column("best"), store.sign > 0] : [store.column("number"), true];
   }
 
