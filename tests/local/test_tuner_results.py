@@ -114,6 +114,25 @@ except KeyboardInterrupt:
         assert facts["trials"] == 1
 
 
+class TestMetricOfTheScheduler:
+    def test_nobody_reports_it(self, shell: Shell) -> None:
+        (facts,) = script(
+            shell,
+            """
+def f(config):
+    tune.report({"loss": 1})
+try:
+    Tuner(f, tune_config=tune.TuneConfig(scheduler=tune.schedulers.ASHAScheduler(metric="lose", mode="min")),
+        run_config=RunConfig(storage_path=STORAGE, verbose=0)).fit()
+    told(error=None)
+except ValueError as error:
+    told(error=str(error))
+""",
+        )
+        assert "'lose' was never reported" in str(facts["error"])
+        assert "did you mean 'loss'?" in str(facts["error"])
+
+
 class TestTrialsOfOneExperiment:
     def test_names_directories_and_reuse(self, shell: Shell) -> None:
         (facts,) = script(
