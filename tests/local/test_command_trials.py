@@ -205,6 +205,12 @@ class TestCommandLine:
         done = shell.run("run", "--dry-run", "--metric", "loss", "--", "./a b", "--x={lr:grid_search:1:c d}")
         assert done.stdout == f"in {shell.folder}:\n  './a b' --x=1\n  './a b' '--x=c d'\n"
 
+    def test_a_program_that_is_not_there_creates_nothing(self, shell: Shell) -> None:
+        done = shell.run("run", "--metric", "loss", "--", "./tarin.sh", "{lr:uniform:0:1}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"trialpod: the program ./tarin.sh does not exist, seen from {shell.folder}\n"
+        assert not (shell.folder / "trialpod-results").exists()
+
     def test_what_does_not_go_together(self, shell: Shell) -> None:
         assert "there is nothing to run" in shell.run("run").stderr
         assert "go with a program after --" in shell.run("run", "--metric", "a", "x.yaml").stderr

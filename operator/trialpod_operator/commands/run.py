@@ -114,6 +114,8 @@ def _run_manifest(args: argparse.Namespace) -> int:
     folder = Path.cwd() if args.file in ("", "-") else Path(args.file).resolve().parent
     if args.dry_run:
         return _show_command_lines(experiment, folder)
+    if not args.file:
+        _check_program(args.args[0], folder)
     directory, storage_uri = _locations(args, experiment)
     command = RunCommand(
         file=args.file,
@@ -153,6 +155,16 @@ def _run_manifest(args: argparse.Namespace) -> int:
         if page is not None and not outcome.interrupted:
             page.stay()
     return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
+
+
+def _check_program(program: str, folder: Path) -> None:
+    """Raise InvalidInputError when the program of a command line cannot be started, before anything is created."""
+    from trialpod.runner.command.process import program_problem
+
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)))
+    problem = None if "{" in program else program_problem(program, path, str(folder))
+    if problem is not None:
+        raise InvalidInputError(problem)
 
 
 @contextlib.contextmanager
