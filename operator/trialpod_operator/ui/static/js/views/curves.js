@@ -107,6 +107,7 @@ export function curves(store, { only = null, title = "Learning curves", height =
       const py = frame.toY(y[i]);
       const px = frame.toX(x[i]);
       if (!Number.isFinite(py) || !Number.isFinite(px)) { gap = true; continue; }
+      if (i && x[i] <= x[i - 1]) gap = true; // it continued from a checkpoint of another trial, or of its own
       if (gap) ctx.moveTo(px, py);
       else ctx.lineTo(px, py);
       gap = false;
