@@ -176,6 +176,7 @@ def watch(api: Experiments, item: Json, flags: str, *, json: bool = False, verbo
         json: one JSON object per event, for programs.
         verbose: as for displays.
     """
+    from trialpod_operator.cluster import names
     from trialpod_operator.display.base import write_closing
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.summary import EXIT_INTERRUPTED, exit_status, summarize
@@ -183,6 +184,8 @@ def watch(api: Experiments, item: Json, flags: str, *, json: bool = False, verbo
     from trialpod_operator.kube_client.view import view_of
 
     name = item["metadata"]["name"]
+    if not json and verbose >= 0 and api.operator_facts().get(names.UI_ANNOTATION):
+        print(f"page: trialpod ui {name} {flags}", flush=True)
     display = choose_display(sys.stdout, json=json, verbose=verbose)
     try:
         item = follow(api, item, display)

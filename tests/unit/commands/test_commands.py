@@ -12,6 +12,8 @@ import pytest
 import yaml
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 
+from trialpod_operator.cluster import names
+
 Json = dict[str, Any]
 CORE = "/api/v1/namespaces/team"
 
@@ -192,6 +194,16 @@ def test_an_empty_list_says_what_to_do(trialpod: Run) -> None:
 
 
 # -- status --watch --
+
+
+def test_watching_names_the_page_of_a_cluster_that_has_one(server: ApiServer, trialpod: Run) -> None:
+    done = [condition_of("Ready", "True", "Succeeded"), condition_of("Succeeded", "True", "Succeeded")]
+    server.put("tuneexperiments", climbing(conditions=done, trials={"done": 1, "total": 1, "terminated": 1}))
+    assert "page:" not in trialpod("status", "climb", "--watch")
+    facts = {names.UI_ANNOTATION: "https://trialpod-ui.trialpod-system.svc:8444"}
+    server.put("configmaps", {"metadata": {"name": names.CA_CONFIG_MAP, "annotations": facts}})
+    assert "page: trialpod ui climb -n team\n" in trialpod("status", "climb", "--watch")
+    assert "page:" not in trialpod("status", "climb", "--watch", "--json")
 
 
 def test_watching_ends_with_the_experiment_and_says_how_it_went(server: ApiServer, trialpod: Run) -> None:
