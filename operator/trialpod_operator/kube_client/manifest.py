@@ -19,6 +19,7 @@ from trialpod.protocol.values import ParamsEncoder, opaque_decoder, params_encod
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.described import arguments_of
+from trialpod.tune.plugins.goal import own_goal
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
@@ -143,7 +144,11 @@ def build_manifest(
         spec["maxConcurrentTrials"] = min(limit, request.max_concurrent or limit)
     spec["stop"], spec["stoppers"] = _stop(request, refused)
     if not request.metric or request.objectives:
-        spec["mode"] = None  # the scheduler or the search algorithm may have both in its parameters
+        spec["mode"] = None  # the search algorithm may have both in its parameters
+    if not request.metric and not request.objectives and request.scheduler is not None:
+        metric, mode = own_goal(request.scheduler)
+        if isinstance(metric, str) and mode in ("max", "min"):  # else a name that nobody reports would be no error
+            spec["metric"], spec["mode"] = metric, mode
     name = request.name
     if len(name) > names.MAX_EXPERIMENT_NAME or not NAME.fullmatch(name):
         refused.add(

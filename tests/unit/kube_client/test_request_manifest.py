@@ -202,6 +202,11 @@ def test_mutations_of_pbt_travel_as_manifests_have_them() -> None:
     }
 
 
+def test_the_metric_of_a_scheduler_alone_is_the_experiments() -> None:
+    made = spec(metric=None, mode=None, scheduler=ASHAScheduler(metric="loss", mode="min", max_t=9))
+    assert (made["metric"], made["mode"]) == ("loss", "min")
+
+
 def test_stoppers_become_named_ones() -> None:
     both = CombinedStopper(MaximumIterationStopper(5), TrialPlateauStopper(metric="loss"))
     assert spec(stop=[both])["stoppers"] == [
