@@ -143,12 +143,7 @@ def build_manifest(
     if limit is not None:
         spec["maxConcurrentTrials"] = min(limit, request.max_concurrent or limit)
     spec["stop"], spec["stoppers"] = _stop(request, refused)
-    if not request.metric or request.objectives:
-        spec["mode"] = None  # the search algorithm may have both in its parameters
-    if not request.metric and not request.objectives and request.scheduler is not None:
-        metric, mode = own_goal(request.scheduler)
-        if isinstance(metric, str) and mode in ("max", "min"):  # else a name that nobody reports would be no error
-            spec["metric"], spec["mode"] = metric, mode
+    _say_goal_once(spec, request)
     name = request.name
     if len(name) > names.MAX_EXPERIMENT_NAME or not NAME.fullmatch(name):
         refused.add(
@@ -170,6 +165,22 @@ def build_manifest(
         lines = "".join(f"\n  - {message}" for message in refused.found)
         raise InvalidInputError(f"this experiment cannot run in a cluster; nothing was started:{lines}")
     return manifest
+
+
+def _say_goal_once(spec: Json, request: ExperimentRequest) -> None:
+    """Give metric and mode to the experiment; scripts give them to its scheduler and search algorithm, or to all."""
+    if not request.metric or request.objectives:
+        spec["mode"] = None  # the search algorithm may have both in its parameters
+    if not request.metric and not request.objectives and request.scheduler is not None:
+        metric, mode = own_goal(request.scheduler)
+        if isinstance(metric, str) and mode in ("max", "min"):  # else a name that nobody reports would be no error
+            spec["metric"], spec["mode"] = metric, mode
+    for part in ("scheduler", "searchAlgorithm"):
+        parameters = (spec[part] or {}).get("parameters")
+        if not parameters or not spec["metric"]:
+            continue
+        left = {key: each for key, each in parameters.items() if key not in ("metric", "mode") or each != spec[key]}
+        spec[part] = {"name": spec[part]["name"], **({"parameters": left} if left else {})}
 
 
 def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> None:

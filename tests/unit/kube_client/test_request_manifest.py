@@ -205,6 +205,14 @@ def test_mutations_of_pbt_travel_as_manifests_have_them() -> None:
 def test_the_metric_of_a_scheduler_alone_is_the_experiments() -> None:
     made = spec(metric=None, mode=None, scheduler=ASHAScheduler(metric="loss", mode="min", max_t=9))
     assert (made["metric"], made["mode"]) == ("loss", "min")
+    assert made["scheduler"] == {"name": "async_hyperband", "parameters": {"max_t": 9}}
+
+
+def test_the_same_metric_given_twice_is_said_once() -> None:
+    made = spec(scheduler=ASHAScheduler(metric="loss", mode="min"))
+    assert made["scheduler"] == {"name": "async_hyperband"}
+    with pytest.raises(InvalidInputError, match=r"spec\.metric"):
+        spec(scheduler=ASHAScheduler(metric="score", mode="min"))
 
 
 def test_stoppers_become_named_ones() -> None:
