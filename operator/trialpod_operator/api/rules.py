@@ -36,6 +36,8 @@ MANY_TRIALS = 100_000
 _COMMAND_FIELDS = {"metrics": "metricsFrom", "checkpoints": "checkpointFolder"}
 """Parts of a command -> the fields of a manifest."""
 HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
+POD_RESOURCES = ("cpu", "memory", "gpu", "ephemeral-storage")
+"""Names of resources without a domain; of Kubernetes' own also hugepages-SIZE."""
 
 
 @dataclass
@@ -46,6 +48,14 @@ class Findings:
     warnings: list[Problem] = field(default_factory=list)
     grid_size: int = 1  # trials per sample
     total: int | None = None  # trials in all, where that is known
+
+
+def _unknown_resource(name: str) -> str:
+    close = nearest(name, POD_RESOURCES)
+    advice = (
+        f"did you mean {close}?" if close else f"known are {', '.join(POD_RESOURCES)}, hugepages-2Mi and the like."
+    )
+    return f"{name} is no resource; {advice} Any other has a domain, such as nvidia.com/gpu"
 
 
 def check_scheduler(scheduler: Any, space: Mapping[str, Any], metric: str | None, mode: str | None) -> None:
@@ -519,6 +529,8 @@ class _Rules:
             amount = parse_quantity(value)
             if amount < 0:
                 self._report((*path, name), f"{value} is negative")
+            elif "/" not in name and name not in POD_RESOURCES and not name.startswith("hugepages-"):
+                self._report((*path, name), _unknown_resource(name))
             elif "/" in name and amount.denominator != 1:
                 message = f"{value} is not whole: Kubernetes hands out {name} only as whole devices"
                 self._report((*path, name), message)

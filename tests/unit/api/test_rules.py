@@ -201,3 +201,15 @@ class TestMetrics:
     def test_what_contradicts_them_is_named(self, more: dict[str, Any], path: str, says: str) -> None:
         found = _findings({"searchSpace": {"x": {"uniform": [0, 1]}}, "metrics": self.METRICS, **more})
         assert any(where.startswith(path) and says in message for where, message in found), found
+
+
+class TestResources:
+    def test_name_without_a_domain_is_one_of_kubernetes(self) -> None:
+        found = _findings({"resources": {"cpus": 1, "memory": "1Gi", "hugepages-2Mi": "2Mi"}})
+        message = "cpus is no resource; did you mean cpu? Any other has a domain, such as nvidia.com/gpu"
+        assert found == [("spec.resources.cpus", message)]
+
+    def test_known_names_are_listed_when_none_is_close(self) -> None:
+        [(path, message)] = _findings({"workers": {"replicas": 1, "resources": {"widget": 1}}})
+        assert path == "spec.workers.resources.widget"
+        assert "known are cpu, memory, gpu, ephemeral-storage" in message
