@@ -496,7 +496,13 @@ def _argument(value: Any, where: str, refused: _Refusals) -> Any:
         name = getattr(value, "__qualname__", type(value).__name__)
         refused.add(f"{where}: the function {name} cannot go to a cluster; leave it out, or {_HERE}")
         return None
-    return plain(value, where, refused.found)
+    if value is None or isinstance(value, (bool, int, float, str)) or callable(getattr(value, "item", None)):
+        return plain(value, where, refused.found)
+    refused.add(
+        f"{where}: a {type(value).__name__} has no form in a manifest; give it by its name, such as "
+        f'OptunaSearch(sampler="gp", seed=1), or {_HERE}'
+    )
+    return None
 
 
 # -- the rest --

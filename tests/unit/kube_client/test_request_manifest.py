@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
+from trialpod.tune.search.optuna import OptunaSearch
 from trialpod.tune.search.sample import Domain
 from trialpod.tune.search.spaces.variants import VariantSpace
 from trialpod.tune.shipping.stored_objects import ValueFiles, read_values_from
@@ -239,6 +241,10 @@ class FileLoggers(tune.Callback):
         ({"param_space": {"a": {"b": (1, tune.uniform(0, 1))}}}, r"\['a'\]\['b'\]: a tuple with distrib.*list"),
         ({"param_space": {"a": "x", "b": threading.Lock()}}, r"param_space\['b'\]"),
         ({"param_space": {"a": b"x" * 100_000}}, r"100,0\d\d bytes are too many .* tune.with_parameters"),
+        (
+            {"search_alg": OptunaSearch(sampler=optuna.samplers.RandomSampler())},
+            r"OptunaSearch\(sampler=...\): a RandomSampler .* give it by its name, such as .*sampler=\"gp\"",
+        ),
         ({"scheduler": OwnScheduler()}, "OwnScheduler is a class of your own"),
         ({"callbacks": [FileLoggers()]}, r"RunConfig\(callbacks=\[FileLoggers.*into the trial's directory"),
         ({"resources_fn": lambda config: {}}, "with_resources"),
