@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -152,3 +153,60 @@ class TestEnded:
         assert shell.run("list").stdout == (
             "there is no experiment in ./trialpod-results. To start one: trialpod run FILE.yaml\n"
         )
+
+
+FINITE = """
+import os, pathlib, time
+from trialpod import tune
+
+def train(config):
+    tune.report({"score": config["x"]})
+    while pathlib.Path(os.environ["HOLD"]).exists():
+        time.sleep(0.01)
+"""
+
+
+def advice(text: str, label: str) -> list[str]:
+    """Return the commands that are printed behind a label, without the words after them."""
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(label)]
+    commands = [line[line.index("trialpod ") :] for line in lines if "trialpod " in line]
+    return [re.split(r" (?:shows|prints|lists) ", command)[0] for command in commands]
+
+
+class TestAdvice:
+    """Each command that is printed is run as it was printed, where it was printed."""
+
+    def run_all(self, shell: Shell, commands: list[str]) -> str:
+        output = ""
+        for command in commands:
+            done = shell.execute(["sh", "-c", command])
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+            output += done.stdout
+        return output
+
+    def test_after_a_kill_and_at_the_end(self, shell: Shell) -> None:
+        hold = shell.folder / "hold"
+        hold.touch()
+        shell.env["HOLD"] = str(hold)
+        shell.write("train.py", FINITE)
+        shell.manifest("climb", metric="score", mode="max", numSamples=2, seed=1)
+        running = shell.start("run", "experiment.yaml")
+        running.wait_line("started")
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+
+        interrupted = shell.run("status", "climb").stdout
+        why = self.run_all(shell, advice(interrupted, "why: "))
+        hold.unlink()
+        (resume,) = advice(why, "next: run it again")
+        assert resume == "trialpod run experiment.yaml"
+        ended = self.run_all(shell, [resume])
+        assert "succeeded: 2/2 trials" in ended
+
+        compare, extend = advice(ended, "compare: "), advice(ended, "extend: ")
+        assert [len(compare), len(extend)] == [1, 1]
+        assert "climb: Succeeded, 2/2 trials" in self.run_all(shell, compare)
+        assert "succeeded: 4/4 trials" in self.run_all(shell, extend)
+        status = shell.run("status", "climb").stdout
+        assert "best parameters" in self.run_all(shell, advice(status, "best: "))
+        assert "best parameters" in self.run_all(shell, advice(shell.run("why", "climb").stdout, "next: "))

@@ -93,7 +93,10 @@ def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | N
         varying.observe(row.trial_id, row.config)
     parts = [f"{one_line(view.name)}: {view.state}", trials(view)]
     parts += [words for _, words in standing(view)]
-    parts.append(f"{plural(view.results, 'result')} in {duration(view.elapsed_s)}")
+    if view.results or view.best is None:  # the resources of a cluster know of the best one before they count
+        parts.append(f"{plural(view.results, 'result')} in {duration(view.elapsed_s)}")
+    else:
+        parts.append(duration(view.elapsed_s))
     lines = [", ".join(parts)]
     if view.message:
         lines.append(one_line(view.message))

@@ -135,7 +135,8 @@ class PlainDisplay:
         best = best_value(view)
         if best and view.best is not None:
             parts.append(f"best {best} ({one_line(view.best.trial_id)})")
-        parts.append(plural(view.results, "result"))
+        if view.results or view.best is None:  # the resources of a cluster know of the best one before they count
+            parts.append(plural(view.results, "result"))
         if view.state == "Running":
             speed = rate(view.trials_per_minute, "trials/min")
             parts += [speed] if speed else []

@@ -59,6 +59,11 @@ def test_results_are_a_table_with_the_best_first(run: Any, capsys: pytest.Captur
     )
 
 
+def test_no_results_are_counted_beside_a_best_trial(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(results, view=experiment(ROWS, state="Running", best=ROWS[1], total=4, results=0))
+    assert capsys.readouterr().out.startswith("digits: Running, 4/4 trials (1 failed), 14.2 s\n")
+
+
 def test_results_are_sorted_limited_and_filtered(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run(results, "--json", "--sort", "lr", "--limit", "2")
     shown = json.loads(capsys.readouterr().out)
