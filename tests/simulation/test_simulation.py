@@ -155,6 +155,11 @@ def test_no_config_is_tried_once_the_best_are_repeated() -> None:
     holds(plan_of(1795494486))
 
 
+def test_pod_gone_before_its_deletion_is_not_our_doing() -> None:
+    """The head of a group vanished, the operator deleted it too late: its worker's failure has that explanation."""
+    holds(plan_of(1795493835))
+
+
 def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
     faults = (Fault("operator clock jumps", 8.92, 4.418, 0.3881), Fault("experiment deleted", 16.904, 0.152, 0.0326))
     holds(placed_plan_of(1795366181).with_faults(faults))

@@ -209,8 +209,8 @@ class Kube:
             return None
         return patched
 
-    async def delete(self, collection: str, name: str, *, uid: str = "", grace_s: int | None = None) -> None:
-        """Delete an object, only the one with that `uid` if given; nothing happens when it is gone already."""
+    async def delete(self, collection: str, name: str, *, uid: str = "", grace_s: int | None = None) -> bool:
+        """Delete an object, only the one with that `uid` if given; return False when it was gone already."""
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -219,10 +219,12 @@ class Kube:
         try:
             await self.request("DELETE", f"{collection}/{quote(name)}", body=body)
         except NotFoundError:
-            return
+            return False
         except ConflictError:
             if not uid:
-                raise  # else another object has its name now
+                raise
+            return False  # another object has its name now
+        return True
 
     async def delete_all(self, collection: str, selector: str) -> None:
         """Delete all objects that have the labels of `selector`, in one request."""

@@ -208,10 +208,14 @@ class PodWork:
         uid = metadata.get("uid", "")
         self.deleted.add(uid)  # before: the news of its end may be here before the answer
         try:
-            await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid, grace_s=grace_s)
+            found = await self._kube.delete(
+                paths.pods(self._owner.namespace), metadata["name"], uid=uid, grace_s=grace_s
+            )
         except BaseException:
             self.deleted.discard(uid)
             raise
+        if not found:  # somebody else ended it, and the news of that is on its way
+            self.deleted.discard(uid)
 
     def shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         """Return the digest of the pod that an attempt would get, None when it would get none."""
