@@ -43,6 +43,14 @@ class TestList:
         states = page.locator("table.experiments .pill").all_inner_texts()
         assert states == sorted(states)
 
+    def test_counts_trials_stopped_early_apart(self, tab: Opened, grown: Grown) -> None:
+        page = tab.show("#/", "table.experiments tbody tr")
+        row = page.locator("table.experiments tbody tr", has=page.locator("a.strong", has_text="digits"))
+        found = {each.get_attribute("title"): each.inner_text().split()[-1] for each in row.locator("li").all()}
+        pruned = [each for each in trials(grown.digits) if each.stopped and each.stop_reason.get("rule") != "max_t"]
+        assert found["Stopped early"] == str(len(pruned))
+        assert sum(map(int, found.values())) == len(trials(grown.digits))
+
     def test_chosen_ones_are_overlaid(self, tab: Opened) -> None:
         page = tab.show("#/", "table.experiments tbody tr")
         for name in ("digits", "population"):
@@ -50,6 +58,19 @@ class TestList:
         page.locator("a", has_text="Overlay 2").click()
         page.wait_for_selector("a.legend-item")
         assert page.locator("a.legend-item").count() == 2
+
+
+class TestInterrupted:
+    def test_trials_that_ran_are_pending(self, tab: Opened, grown: Grown) -> None:
+        page = tab.show("#/e/digits/trials", ".grid-row[data-id]")
+        running = [trial.trial_id for trial in trials(grown.digits) if trial.running]
+        assert running
+        chips = page.locator(".chip[data-state]").evaluate_all("chips => chips.map(chip => chip.dataset.state)")
+        assert "PENDING" in chips
+        assert "RUNNING" not in chips
+        page = tab.show(f"#/e/digits/trial/{running[0]}", ".trial-head")
+        assert "Pending" in page.locator(".trial-head h2").inner_text()
+        page.get_by_text("the experiment was interrupted").first.wait_for()
 
 
 class TestBestTrial:

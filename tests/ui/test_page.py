@@ -152,7 +152,7 @@ class TestFilter:
 
 class TestLive:
     def test_update_keeps_selection_filter_and_focus(self, tab: Opened, grown: Grown) -> None:
-        page = tab.show("#/e/digits/trials?states=RUNNING")
+        page = tab.show("#/e/digits/trials?states=PENDING")
         row = page.locator(".grid-row[data-id]").first
         row.focus()
         page.keyboard.press("Space")

@@ -75,6 +75,12 @@ XS = ("iteration", "time", "cost")
 """What a curve may be drawn over: iterations; seconds that the trial ran; these times its GPUs."""
 
 
+def _is_pruned(trial: Trial) -> bool:
+    """Return whether a scheduler stopped a trial before its last iteration."""
+    reason = trial.stop_reason
+    return trial.stopped and is_early_stop(reason) and reason.get("source") == "scheduler"
+
+
 class NoSuchTrialError(InvalidInputError):
     """The experiment has no trial of that id."""
 
@@ -129,6 +135,7 @@ class ExperimentModel:
         self._lock = threading.RLock()
         self._epoch = f"{time.time_ns():x}"
         self._version = 0
+        self._pruned, self._pruned_at = 0, -1  # trials that a scheduler stopped, and at which version
         self._stored: Json = {}
         self._recorded = RecordedEngine(place.name, None)
         self._follower: JournalFollower | None = None
@@ -504,7 +511,7 @@ class ExperimentModel:
                 "state": shown,
                 "reason": str((state.flags.stopping or {}).get("source", "")),
                 "trials": len(state.trials),
-                "counts": {status: count for status, count in state.counts.items() if count},
+                "counts": self._shown_counts(interrupted=shown == INTERRUPTED),
                 "best": None if best is None else {"trial": best.trial_id, "value": strict(best.value)},
                 "metric": settings.metric,
                 "mode": settings.mode,
@@ -738,8 +745,21 @@ class ExperimentModel:
             "cost": round(trial.run_time_s * self._cost_rate(), 3),
             "parent": parent,
             "error": trial.error if trial.status == ERROR else None,
-            "pruned": trial.stopped and is_early_stop(reason) and reason.get("source") == "scheduler",
+            "pruned": _is_pruned(trial),
         }
+
+    def _shown_counts(self, *, interrupted: bool) -> dict[str, int]:
+        """Return how many trials are in each state, those that a scheduler stopped apart, as STOPPED."""
+        state = self._recorded.engine.state
+        if self._pruned_at != self._version:
+            self._pruned = sum(map(_is_pruned, state.trials.values()))
+            self._pruned_at = self._version
+        counts = dict(state.counts)
+        counts["TERMINATED"] = counts.get("TERMINATED", 0) - self._pruned
+        counts["STOPPED"] = self._pruned
+        if interrupted:  # what ran waits for a process
+            counts["PENDING"] = counts.get("PENDING", 0) + counts.pop("RUNNING", 0)
+        return {status: count for status, count in counts.items() if count}
 
     def _has_gpus(self) -> bool:
         return any(is_gpu(name) for name in accounting.resource_names(self._recorded.engine.state))

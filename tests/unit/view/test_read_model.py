@@ -81,6 +81,15 @@ class TestTrials:
         assert (found[whole]["stopped_by"], found[whole]["pruned"]) == (None, False)
         assert "max_t=4" in found[whole]["reason"]
         assert (found[weak]["stopped_by"], found[weak]["pruned"]) == ("scheduler", True)
+        assert model_of(sample).summary()["counts"] == {"TERMINATED": 1, "STOPPED": 1}
+
+    def test_that_ran_are_pending_once_nobody_runs_them(self, sample: SampleExperiment) -> None:
+        interrupted = False
+        model = ExperimentModel(Place(sample.folder), interrupted=lambda: interrupted)
+        model.refresh()
+        assert model.summary()["counts"] == {"RUNNING": 3}
+        interrupted = True
+        assert model.summary()["counts"] == {"PENDING": 3}
 
     def test_unknown_one_is_refused(self, sample: SampleExperiment) -> None:
         with pytest.raises(NoSuchTrialError, match="no trial 'nope'"):

@@ -11,9 +11,18 @@ export const STATES = {
   ERROR: { label: "Error", shape: "M8 2 14.500 13.500h-13z", color: "--error" },
 };
 
-/** Returns the state that the page shows: a trial that a scheduler ended before its last iteration is "stopped early". */
-export function stateOf(row) {
+/**
+ * Returns the state that the page shows: a trial that a scheduler ended before its last iteration is "stopped early",
+ * and one that ran when its experiment was interrupted is pending.
+ */
+export function stateOf(row, experiment) {
+  if (row.state === "RUNNING" && isInterrupted(experiment)) return "PENDING";
   return row.state === "TERMINATED" && row.pruned ? "STOPPED" : row.state;
+}
+
+/** Returns whether no process runs an experiment that has work left. */
+export function isInterrupted(experiment) {
+  return experiment.state === "Interrupted";
 }
 
 export function icon(state) {

@@ -7,7 +7,7 @@
 
 import { compileQuery } from "./query.js";
 import { num } from "./format.js";
-import { stateOf } from "./states.js";
+import { isIdle, isInterrupted, stateOf } from "./states.js";
 
 export class Store {
   constructor(id, header, data) {
@@ -53,7 +53,14 @@ export class Store {
   /** Takes what has changed since the last time. */
   delta({ trials, cursor, header, removed }) {
     this.cursor = cursor;
+    const interrupted = isInterrupted(this.header);
     if (header) Object.assign(this.header, header);
+    if (interrupted !== isInterrupted(this.header)) {
+      for (const row of this.rows.values()) row.shown = stateOf(row, this.header);
+      this.take(trials ?? []);
+      this.changed();
+      return;
+    }
     for (const id of removed ?? []) this.rows.delete(id);
     if (!trials?.length && !removed?.length) {
       this.updated = Date.now();
@@ -71,9 +78,14 @@ export class Store {
     this.tell("rows");
   }
 
+  /** Returns the present, in seconds since the epoch; an experiment that is over has its last moment. */
+  now() {
+    return (isIdle(this.header.state) ? this.header.updated : null) ?? Date.now() / 1000;
+  }
+
   take(rows) {
     for (const row of rows) {
-      row.shown = stateOf(row);
+      row.shown = stateOf(row, this.header);
       // What ranks a trial is its latest finite value, as everywhere else.
       const latest = num(row.metrics?.[this.header.metric]);
       row.value = Number.isFinite(latest) ? latest : num(row.best);

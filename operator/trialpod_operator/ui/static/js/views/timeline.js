@@ -5,7 +5,6 @@ import { experimentPath, get } from "../api.js";
 import { atMostEvery, h, perFrame, s } from "../dom.js";
 import { figure } from "../figure.js";
 import { clock, count, duration, plural } from "../format.js";
-import { isIdle } from "../states.js";
 import { color, onTheme } from "../theme.js";
 
 const ROW = 16;
@@ -38,7 +37,7 @@ export function timeline(store) {
   let stopped = false;
 
   // An experiment that nobody runs ends with its last event.
-  const now = () => (isIdle(store.header.state) ? store.header.updated : null) ?? Date.now() / 1000;
+  const now = () => store.now();
   const shown = () => store.visible().filter((row) => byTrial.has(row.id));
 
   async function load() {

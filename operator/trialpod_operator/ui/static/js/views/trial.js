@@ -5,7 +5,7 @@ import { experimentPath, get } from "../api.js";
 import { atMostEvery, copy, fill, h } from "../dom.js";
 import { plainTable } from "../figure.js";
 import { bytes, clock, duration, flatten, num, number, plural, text, toPython, toYaml } from "../format.js";
-import { chip, stateOf } from "../states.js";
+import { chip, isIdle, stateOf } from "../states.js";
 import { actionButtons } from "./actions.js";
 import { curves } from "./curves.js";
 
@@ -31,7 +31,7 @@ export function trialPage(store, id) {
 
   function show(data) {
     const now = data.row;
-    const shown = stateOf(now);
+    const shown = stateOf(now, store.header);
     const place = store.ranked(store.all()).findIndex((each) => each.id === id) + 1;
     const all = store.all();
     const at = all.findIndex((each) => each.id === id);
@@ -47,7 +47,7 @@ export function trialPage(store, id) {
       h("dl", { class: "facts" },
         fact(store.header.metric ?? "Value", `${number(row?.value ?? num(now.best))}${place ? ` (number ${place} of ${store.ranked(store.all()).length})` : ""}`),
         fact("Iteration", text(now.iteration)),
-        fact("Time", duration(now.started ? (now.ended ?? Date.now() / 1000) - now.started : null)),
+        fact("Time", duration(now.started ? (now.ended ?? store.now()) - now.started : null)),
         fact("Attempts", `${now.attempts ?? "–"}${now.restarts ? `, ${plural(now.restarts, "restart")}` : ""}`),
         fact("GPU time", duration(now.cost))));
     const best = store.header.best;
@@ -66,8 +66,8 @@ export function trialPage(store, id) {
         plainTable(["Parameter", "Value", ...(compare ? ["Best trial has"] : [])], Object.entries(config).map(([name, value]) => [name, text(value), ...(compare ? [text(bestConfig[name]) === text(value) ? "the same" : text(bestConfig[name])] : [])]), "Configuration")),
       card("Last metrics", plainTable(["Metric", "Value"], Object.entries(now.metrics ?? {}).map(([name, value]) => [name, text(num(value) ?? value)]), "Last metrics")),
       card("Attempts", plainTable(["Attempt", "Started", "Ran for", "Resumed from", "Ended because", "Where"], data.attempts.map((each) => [
-        text(each.number), clock(each.started), duration(each.started ? (each.ended ?? Date.now() / 1000) - each.started : null),
-        each.resumed_from === null || each.resumed_from === undefined ? "the beginning" : `iteration ${each.resumed_from}`, each.exit || (each.ended ? "–" : "still running"),
+        text(each.number), clock(each.started), duration(each.started ? (each.ended ?? store.now()) - each.started : null),
+        each.resumed_from === null || each.resumed_from === undefined ? "the beginning" : `iteration ${each.resumed_from}`, each.exit || (each.ended ? "–" : isIdle(store.header.state) ? "the experiment was interrupted" : "still running"),
         [each.pod, each.node].filter(Boolean).join(" on ") || "this machine"]), "Attempts"), true),
       card("Checkpoints", data.checkpoints.length
         ? plainTable(["Iteration", "Size", "Written", "Path"], data.checkpoints.map((each) => [text(each.iteration), bytes(each.size), clock(num(each.committed)), each.path ?? ""]), "Checkpoints")
