@@ -128,7 +128,7 @@ class AttemptEndings:
                 if pod is binding.last_alive and "deletionTimestamp" not in pod["metadata"]:
                     continue  # nothing new; and there are thousands
                 binding.pod_uid = binding.pod_uid or pod["metadata"].get("uid", "")
-                by_us = pod["metadata"].get("uid") in self._pods.work.deleted
+                by_us = self._pods.work.ended_pod(pod["metadata"].get("uid", ""))
                 ending = read_termination(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
                 binding.last_alive = pod if ending is None else None
                 if ending is not None and not may_be_explained(binding, ending, now):
@@ -169,7 +169,7 @@ class AttemptEndings:
                 return
         else:
             ending = read_termination(
-                last, vanished=True, deleted_by_us=last["metadata"].get("uid") in self._pods.work.deleted
+                last, vanished=True, deleted_by_us=self._pods.work.ended_pod(last["metadata"].get("uid", ""))
             )
         if ending is not None:
             self._ended(binding, ending)

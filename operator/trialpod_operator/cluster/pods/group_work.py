@@ -202,7 +202,7 @@ class GroupWork:
 
     def _worker_ending(self, binding: PodBinding, member: Member, now: float) -> Termination | None:
         pod = self.pod(binding, member.rank)
-        by_us = self._work.deleted
+        by_us = self._work.ended_pod
         if pod is None:
             last = self._cache.deleted_pod(member.uid) if member.uid else None
             if last is None:
@@ -215,7 +215,7 @@ class GroupWork:
                 unknown = binding.assigned and not member.uid and not explained
                 ending = read_termination(None, vanished=True) if unknown else None
             elif binding.assigned:
-                ending = read_termination(last, vanished=True, deleted_by_us=member.uid in by_us)
+                ending = read_termination(last, vanished=True, deleted_by_us=by_us(member.uid))
             else:
                 member.reset_pod()
                 ending = read_termination(last)
@@ -224,8 +224,8 @@ class GroupWork:
         else:
             uid = pod["metadata"].get("uid", "")
             member.uid = member.uid or uid
-            ending = read_termination(pod, deleted_by_us=uid in by_us, gone=presumed_gone(pod, now))
-            if ending is None and binding.assigned and pod["metadata"].get("deletionTimestamp") and uid not in by_us:
+            ending = read_termination(pod, deleted_by_us=by_us(uid), gone=presumed_gone(pod, now))
+            if ending is None and binding.assigned and pod["metadata"].get("deletionTimestamp") and not by_us(uid):
                 target = condition(pod, "DisruptionTarget") or {}
                 return deleted_worker(member.rank, str(target.get("reason") or ""))
             # A failure of a group that has begun is journaled at once; SETTLE_S leaves the kubelet the same time.

@@ -107,7 +107,9 @@ class PodWork:
         self.logs = PodLogs(owner.namespace, self._key, kube, cache, clock, logs)
         self.rejections = Rejections()
         self.deleted: set[str] = set()
-        """Uids of the pods whose deletion was asked for here."""
+        """Uids of the pods whose deletion was asked for here: nobody asks again."""
+        self._unanswered: set[str] = set()  # uids of those that were asked for before, without an answer
+        self._gone_before: set[str] = set()  # uids of those that somebody else had ended by then
         self._no_queues_until = 0.0
         self._counted: set[str] = set()  # uids of the pods that a quota counted when it was used up
 
@@ -213,9 +215,14 @@ class PodWork:
             )
         except BaseException:
             self.deleted.discard(uid)
+            self._unanswered.add(uid)
             raise
-        if not found:  # somebody else ended it, and the news of that is on its way
-            self.deleted.discard(uid)
+        if not found and uid not in self._unanswered:
+            self._gone_before.add(uid)
+
+    def ended_pod(self, uid: str) -> bool:
+        """Return whether a pod that ends, or is gone, does so because it was asked for here."""
+        return uid in self.deleted and uid not in self._gone_before
 
     def shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         """Return the digest of the pod that an attempt would get, None when it would get none."""
