@@ -114,7 +114,8 @@ class TestColumns:
         page.keyboard.press("Escape")
         page.locator(".grid-head").get_by_role("button", name="loss").click()
         assert (values := [float(cell) for cell in column(page, "loss") if cell[:1].isdigit()]) == sorted(values)
-        page.wait_for_function("() => /sort=[^&]*loss/.test(location.hash) && /columns=[^&]*loss/.test(location.hash)")
+        for part in ("sort", "columns"):
+            page.wait_for_function(f"() => /{part}=[^&]*loss/.test(location.hash)")
         before = column(page, "loss")
         page.reload()
         page.wait_for_selector(".grid-row[data-id]")
