@@ -133,6 +133,11 @@ class TestCurves:
             "before => document.querySelector('.views-curves .u-over').dataset.shown !== before", arg=before
         )
 
+    def test_cost_without_gpus_is_no_gpu_time(self, tab: Opened) -> None:
+        page = tab.show("#/e/digits/curves", ".views-curves .u-over")
+        assert "trial time" in page.locator(".views-curves").get_by_label("over").inner_text()
+        assert "GPU time" not in page.locator("body").inner_text()
+
     def test_stopped_trials_are_grey_beside_the_best(self, tab: Opened) -> None:
         page = tab.show("#/e/digits/curves", ".views-curves .legend-item")
         assert page.locator(".views-curves .legend-item").count() >= 3

@@ -44,6 +44,11 @@ export function toneOf(state) {
   return "calm";
 }
 
+/** Returns what the time is called that trials have used: without GPUs it is that of the trials themselves. */
+export function costName(experiment) {
+  return experiment.cost_unit === "GPU-seconds" ? "GPU time" : "Trial time";
+}
+
 /** Returns whether an experiment of that state neither runs nor waits for anything: its times have ended. */
 export function isIdle(state) {
   return /^(interrupted|suspended|stopped|succeeded|failed)$/i.test(String(state));

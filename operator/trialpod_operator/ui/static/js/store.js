@@ -7,7 +7,7 @@
 
 import { compileQuery } from "./query.js";
 import { num } from "./format.js";
-import { isIdle, isInterrupted, stateOf } from "./states.js";
+import { costName, isIdle, isInterrupted, stateOf } from "./states.js";
 
 export class Store {
   constructor(id, header, data) {
@@ -251,9 +251,9 @@ function columnsOf(store) {
     add(`m:${name}`, name, "metric", true, (row) => num(row.metrics?.[name]), { title: `${name}, the last value` });
   }
   add("iteration", "Iteration", "trial", true, (row) => row.iteration ?? null);
-  add("duration", "Time", "trial", true, (row) => (row.started ? (row.ended ?? Date.now() / 1000) - row.started : null), { format: "duration" });
+  add("duration", "Time", "trial", true, (row) => (row.started ? (row.ended ?? store.now()) - row.started : null), { format: "duration" });
   add("started", "Started", "trial", true, (row) => row.started ?? null, { format: "clock" });
-  add("cost", "GPU time", "trial", true, (row) => row.cost ?? null, { format: "duration" });
+  add("cost", costName(store.header), "trial", true, (row) => row.cost ?? null, { format: "duration" });
   add("attempts", "Attempts", "trial", true, (row) => row.attempts ?? null);
   add("restarts", "Restarts", "trial", true, (row) => row.restarts ?? null);
   add("reason", "Why it ended", "trial", false, (row) => row.reason || null);

@@ -6,12 +6,13 @@ import { after, atMostEvery, chooser, fill, h } from "../dom.js";
 import { figure } from "../figure.js";
 import { count, duration, num, number, plural } from "../format.js";
 import { mark, padded, Plot } from "../plot.js";
+import { costName } from "../states.js";
 import { color, lineColor } from "../theme.js";
 
 const TOP = 8;
 const MAX_GREY = 2000;
 const MAX_LABELS = 10;
-const AXES = { iteration: "iteration", time: "time", cost: "GPU time" };
+const AXES = ["iteration", "time", "cost"];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 
 /** Reads curves into `{trial: {x, y}}`. Values that are no numbers become NaN, and make a gap. */
@@ -35,12 +36,13 @@ export function curves(store, { only = null, title = "Learning curves", height =
   let highlighted = null;
   const metric = () => store.option("curves.metric", store.header.metric ?? store.header.metrics?.[0]);
   const axis = () => store.option("curves.x", "iteration");
+  const axisName = (which) => (which === "cost" ? costName(store.header).replace("Trial", "trial") : which);
   const logX = () => store.option("curves.logx") === "1";
   const logY = () => store.option("curves.logy") === "1";
   const names = [...new Set([store.header.metric, ...(store.header.metrics ?? [])])].filter(Boolean);
   const controls = [
     names.length > 1 ? chooser("Metric", names.map((name) => [name, name]), metric(), (value) => { store.setOption("curves.metric", value); restart(); }) : null,
-    chooser("over", Object.entries(AXES), axis(), (value) => { store.setOption("curves.x", value); restart(); }),
+    chooser("over", AXES.map((each) => [each, axisName(each)]), axis(), (value) => { store.setOption("curves.x", value); restart(); }),
     chooser("axes", [["", "linear"], ["x", "log x"], ["y", "log y"], ["xy", "log both"]], `${logX() ? "x" : ""}${logY() ? "y" : ""}`, (value) => {
       store.setOption("curves.logx", value.includes("x") ? "1" : null);
       store.setOption("curves.logy", value.includes("y") ? "1" : null);
@@ -73,7 +75,7 @@ export function curves(store, { only = null, title = "Learning curves", height =
   }
 
   function axes() {
-    return { xLog: logX(), yLog: logY(), xValue: xText, xLabel: AXES[axis()], xWhole: axis() === "iteration" };
+    return { xLog: logX(), yLog: logY(), xValue: xText, xLabel: axisName(axis()), xWhole: axis() === "iteration" };
   }
 
   function bounds() {
@@ -181,7 +183,7 @@ export function curves(store, { only = null, title = "Learning curves", height =
       ctx.lineWidth = 3 * ratio;
       ctx.strokeStyle = color("--card");
       const x = label.x + (right ? -7 : 7) * ratio;
-      const y = label.y - (right ? 8 * ratio : 0);
+      const y = Math.max(label.y - (right ? 8 * ratio : 0), frame.top + 6 * ratio);
       ctx.strokeText(label.words, x, y);
       ctx.fillStyle = label.fill;
       ctx.fillText(label.words, x, y);
@@ -225,7 +227,7 @@ export function curves(store, { only = null, title = "Learning curves", height =
       if (!found) return null;
       return {
         x: (frame.toX(found.x) - frame.left) / frame.ratio, y: (frame.toY(found.y) - frame.top) / frame.ratio,
-        lines: [`Trial ${found.row.number}`, `${metric()}: ${number(found.y)}`, `${AXES[axis()]}: ${xText(found.x)}`],
+        lines: [`Trial ${found.row.number}`, `${metric()}: ${number(found.y)}`, `${axisName(axis())}: ${xText(found.x)}`],
       };
     },
     click(frame, x, y) {

@@ -5,7 +5,7 @@ import { experimentPath, get } from "../api.js";
 import { atMostEvery, copy, fill, h } from "../dom.js";
 import { plainTable } from "../figure.js";
 import { bytes, clock, duration, flatten, num, number, plural, text, toPython, toYaml } from "../format.js";
-import { chip, isIdle, stateOf } from "../states.js";
+import { chip, costName, isIdle, stateOf } from "../states.js";
 import { actionButtons } from "./actions.js";
 import { curves } from "./curves.js";
 
@@ -49,7 +49,7 @@ export function trialPage(store, id) {
         fact("Iteration", text(now.iteration)),
         fact("Time", duration(now.started ? (now.ended ?? store.now()) - now.started : null)),
         fact("Attempts", `${now.attempts ?? "–"}${now.restarts ? `, ${plural(now.restarts, "restart")}` : ""}`),
-        fact("GPU time", duration(now.cost))));
+        fact(costName(store.header), duration(now.cost))));
     const best = store.header.best;
     const config = flatten(data.config);
     const bestConfig = best && best.trial !== id ? flatten(best.config) : {};
