@@ -1,4 +1,4 @@
-"""Each command and field that a message names exists: what users are told to type is accepted as it stands.
+"""Each command and field that a message names exists: what users are told to type is accepted.
 
 The messages are the texts in the source. That the advice helps in its situation is tested where it is printed.
 """
