@@ -27,7 +27,7 @@ MAX_GROUPS = 5
 MAX_NAMES = 5
 MAX_EVENTS = 5
 QUIET_S = 300.0
-"""A trial that has reported nothing for this long gets a line."""
+"""A trial that has reported nothing for this long gets a line, or for half of `spec.progressDeadline`."""
 
 Json = dict[str, Any]
 
@@ -100,7 +100,7 @@ def findings(
             for e in list(events)[-MAX_EVENTS:]
         ],
         "last_reports": silent,
-        "deadline": (item.get("spec") or {}).get("progressDeadline"),
+        "deadline_s": _deadline_s((item.get("spec") or {}).get("progressDeadline")),
         "storage": status.get("storageUri") or "",
         "trainable_fixed": status.get("trainableFixed"),
     }
@@ -174,7 +174,7 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
 
 def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     """Return the same for a person; `now` in seconds since the epoch, `place` as for `next_steps`."""
-    from trialpod_operator.display.words import duration, one_line, plural
+    from trialpod_operator.display.words import one_line, plural
     from trialpod_operator.kube_client.view import ago, seconds
 
     running = "".join(f", {found[kind]} {kind}" for kind in ("running", "starting") if found[kind])
@@ -197,13 +197,8 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
             lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
         lines += _more(found["waiting"], "reason")
     lines += ["", *(f"queue {each}" for each in found["queues"])] if found.get("queues") else []
-    quiet = {name: now - at for name, at in found["last_reports"].items() if now - at >= QUIET_S}
-    if quiet:
-        limit = found["deadline"]
-        then = f"they fail after {limit} (spec.progressDeadline)" if limit else "spec.progressDeadline would end them"
-        longest = duration(max(quiet.values()))
-        lines += ["", f"trials that run and have reported nothing for up to {longest}; {then}:"]
-        lines.append(f"    {_names(sorted(quiet))}")
+    quiet = _quiet({name: now - at for name, at in found["last_reports"].items()}, found["deadline_s"])
+    lines += _quiet_lines(quiet, found["deadline_s"])
     if found["failed"]:
         lines += ["", "trials that failed:"]
         for each in found["failed"][:MAX_GROUPS]:
@@ -240,6 +235,38 @@ def queue_lines(api: Experiments, name: str) -> list[str]:
         ahead = f"; {before} before the first of these" if before is not None else ""
         lines.append(f"{queue}: {queues.numbers(facts.local, facts.cluster)}{ahead}")
     return lines
+
+
+def _deadline_s(given: object) -> float | None:
+    from trialpod.errors import InvalidInputError
+    from trialpod_operator.api.duration import parse_duration
+
+    try:
+        return parse_duration(given) if isinstance(given, str | int | float) else None
+    except InvalidInputError:  # the conditions say so
+        return None
+
+
+def _quiet(silent: Mapping[str, float], deadline_s: float | None) -> dict[str, float]:
+    """Return those of the running trials that have been silent for long, in seconds by id."""
+    least = QUIET_S if deadline_s is None else min(QUIET_S, deadline_s / 2)
+    return {trial: for_s for trial, for_s in sorted(silent.items()) if for_s >= least}
+
+
+def _quiet_lines(quiet: Mapping[str, float], deadline_s: float | None) -> list[str]:
+    from trialpod_operator.display.words import duration
+
+    if not quiet:
+        return []
+    then = "spec.progressDeadline would end them"
+    if deadline_s is not None:
+        then = f"their attempts end after {duration(deadline_s)} without a report (spec.progressDeadline)"
+    longest = duration(max(quiet.values()))
+    return [
+        "",
+        f"trials that run and have reported nothing for up to {longest}; {then}:",
+        f"    {_names(list(quiet))}",
+    ]
 
 
 def _names(trials: list[str]) -> str:
@@ -282,6 +309,8 @@ def local_findings(view: ExperimentView, found: Activity, now: float) -> Json:
         "command": found.command,
         "host": found.elsewhere,
         "orphans": list(found.orphans),
+        "deadline_s": view.progress_deadline_s,
+        "silent": {row.trial_id: row.silent_s for row in view.rows if row.status == "RUNNING"},
         "failed": [
             {"message": message, "count": count, "trial": row.trial_id, "log": f"{row.path}/{LOG_FILE}"}
             for message, count in groups
@@ -344,8 +373,10 @@ def local_text(found: Json, place: str) -> str:
         lines += [f"  and {plural(rest, 'other message')}: {program()} results {shlex.quote(place)} --failed"][
             : rest > 0
         ]
+    quiet = _quiet(found["silent"], found["deadline_s"]) if found["state"] == RUNNING else {}
+    lines += _quiet_lines(quiet, found["deadline_s"])
     steps = local_next_steps(found, place)
-    if found["state"] == RUNNING and not found["failed"] and not found["host"]:
+    if found["state"] == RUNNING and not found["failed"] and not found["host"] and not quiet:
         lines += ["", "no obstacle is known"]
     return "\n".join([*lines, "", *(f"next: {step}" for step in steps)]).rstrip()
 

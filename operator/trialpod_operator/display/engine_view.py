@@ -66,6 +66,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         checkpoint=f"{checkpoints or path}/{checkpoint.name}" if checkpoint else None,
         checkpoint_iteration=checkpoint.iteration if checkpoint else None,
         last_result=trial.shown_result,
+        silent_s=max(0.0, now - trial.current.last_progress_at) if trial.running else 0.0,
     )
 
 
@@ -101,6 +102,7 @@ def build_view(
         results=flags.results,
         elapsed_s=elapsed_s,
         time_budget_s=settings.time_budget_s,
+        progress_deadline_s=settings.progress_deadline_s,
         max_concurrent=settings.max_concurrent,
         best=replace(row(best), evaluation=evaluation) if best is not None else None,
         rows=[row(trial) for trial in _shown(trials, rows)],

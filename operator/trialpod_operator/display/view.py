@@ -36,6 +36,7 @@ class TrialRow:
     last_result: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None  # of the best trial: what its repeats showed
     value_iteration: int | None = None  # of the result that had `value`; None = not known, or the last one
+    silent_s: float = 0.0  # since it began, or last reported a result or a checkpoint; 0 = it does not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class ExperimentView:
     vocabulary: Vocabulary = MANIFEST  # the words for remedies
     objectives: list[Objective] = field(default_factory=list)  # of a list of metrics; `metric` is the first
     front: list[tuple[TrialRow, list[float]]] = field(default_factory=list)  # Pareto front with its values
+    progress_deadline_s: float | None = None  # maximum time without a report; then an attempt fails
     budget: str = ""  # how a budget that is planned stands, as a phrase
     budget_used_up: tuple[str, float] | None = None  # field of the spec and hours, when that ended the experiment
 

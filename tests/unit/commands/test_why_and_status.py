@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
+from display_views import experiment, trial
+
+from trialpod.storage.lock import LockHolder
+from trialpod_operator.commands.why import local_findings, local_text
+from trialpod_operator.display.view import TrialRow
+from trialpod_operator.view.reading import Activity
 
 Json = dict[str, Any]
 
@@ -220,7 +226,7 @@ class TestNoOperator:
         assert "no obstacle is known" in trialpod("why", "climb")
 
 
-@pytest.mark.parametrize(("spec", "words"), [({}, "would end them"), ({"progressDeadline": "1h"}, "fail after 1h")])
+@pytest.mark.parametrize(("spec", "words"), [({}, "would end them"), ({"progressDeadline": "1h"}, "end after 1 h")])
 def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json, words: str) -> None:
     ready = condition_of("Ready", "True", "Running", "trials are running")
     server.put("tuneexperiments", experiment_object("climb", spec, conditions=[ready]))
@@ -232,3 +238,22 @@ def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json
     assert words in text
     assert "    d75de_00000\n" in text + "\n"
     assert "no obstacle is known" not in text
+
+
+def local_why(*rows: TrialRow, **changes: Any) -> str:
+    activity = Activity(LockHolder(pid=1, host="here", started=0.0, command="trialpod run"), runs=True)
+    found = local_findings(experiment(list(rows), **changes), activity, now=100.0)
+    return local_text(found, "trialpod-results/digits")
+
+
+class TestSilenceOnThisMachine:
+    def test_is_said_with_the_deadline(self) -> None:
+        silent, busy = trial(0, "RUNNING", silent_s=8.0), trial(1, "RUNNING", silent_s=1.0)
+        text = local_why(silent, busy, progress_deadline_s=10.0)
+        assert "reported nothing for up to 8.0 s; their attempts end after 10.0 s without a report" in text
+        assert "    ab12c_00000\n" in text
+        assert "no obstacle is known" not in text
+
+    def test_of_a_minute_is_none_without_a_deadline(self) -> None:
+        assert "no obstacle is known" in local_why(trial(0, "RUNNING", silent_s=60.0))
+        assert "spec.progressDeadline would end them" in local_why(trial(0, "RUNNING", silent_s=301.0))
