@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -241,7 +242,7 @@ def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json
 
 
 def local_why(*rows: TrialRow, **changes: Any) -> str:
-    activity = Activity(LockHolder(pid=1, host="here", started=0.0, command="trialpod run"), runs=True)
+    activity = Activity(LockHolder(pid=1, host=socket.gethostname(), started=0.0, command="trialpod run"), runs=True)
     found = local_findings(experiment(list(rows), **changes), activity, now=100.0)
     return local_text(found, "trialpod-results/digits")
 
@@ -251,7 +252,7 @@ class TestSilenceOnThisMachine:
         silent, busy = trial(0, "RUNNING", silent_s=8.0), trial(1, "RUNNING", silent_s=1.0)
         text = local_why(silent, busy, progress_deadline_s=10.0)
         assert "reported nothing for up to 8.0 s; their attempts end after 10.0 s without a report" in text
-        assert text.endswith("    ab12c_00000")
+        assert "    ab12c_00000\n" in text
         assert "no obstacle is known" not in text
 
     def test_of_a_minute_is_none_without_a_deadline(self) -> None:
