@@ -53,6 +53,7 @@ def findings(
     failed: dict[str, list[str]] = {}
     logs: dict[str, str] = {}
     silent: dict[str, float] = {}
+    failing: dict[str, list[str]] = {}
     said: dict[str, str] = {}  # the first of each kind of message, as it is
     for trial in trials:
         found = trial.get("status") or {}
@@ -61,6 +62,9 @@ def findings(
             kind = _without_names(str(why.get("message")), trial)
             message = said.setdefault(kind, str(why.get("message")))
             waiting.setdefault((str(why.get("reason")), message), []).append(name)
+        if condition(trial, "Ready").get("reason") == Reason.ATTEMPT_FAILED:
+            kind = _without_names(str(found.get("message")), trial)
+            failing.setdefault(said.setdefault(kind, str(found.get("message"))), []).append(name)
         if found.get("state") == "ERROR":
             message = str(found.get("message") or "no reason is known")
             message = said.setdefault(_without_names(message, trial), message)
@@ -95,6 +99,7 @@ def findings(
             {"message": message, "trials": names, "log": logs[message]}
             for message, names in sorted(failed.items(), key=lambda entry: -len(entry[1]))
         ],
+        "failing": [{"message": message, "trials": names} for message, names in failing.items()],
         "events": [
             {"type": e.get("type"), "reason": e.get("reason"), "message": e.get("message"), "time": event_time(e)}
             for e in list(events)[-MAX_EVENTS:]
@@ -199,6 +204,12 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     lines += ["", *(f"queue {each}" for each in found["queues"])] if found.get("queues") else []
     quiet = _quiet({name: now - at for name, at in found["last_reports"].items()}, found["deadline_s"])
     lines += _quiet_lines(quiet, found["deadline_s"])
+    if found["failing"]:
+        lines += ["", "attempts that have failed and are being ended, each within its grace period:"]
+        for each in found["failing"][:MAX_GROUPS]:
+            lines.append(f"  {plural(len(each['trials']), 'trial')}: {one_line(each['message'])}")
+            lines.append(f"    {_names(each['trials'])}")
+        lines += _more(found["failing"], "message")
     if found["failed"]:
         lines += ["", "trials that failed:"]
         for each in found["failed"][:MAX_GROUPS]:
@@ -215,7 +226,7 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     steps = next_steps(found, place)
     if steps:
         lines += ["", *(f"next: {step}" for step in steps)]
-    elif not found["waiting"] and not found["failed"] and not quiet:
+    elif not any(found[kind] for kind in ("waiting", "failing", "failed")) and not quiet:
         ready = found["conditions"].get("Ready", {}).get("status") == "True"
         lines += ["", "no obstacle is known"] if ready else []
     return "\n".join(lines)

@@ -47,6 +47,10 @@ TICK_INTERVAL_S = 60.0
 PRESENCE_INTERVAL_S = 20.0
 """How often it is checked that the storage still holds the experiment."""
 
+SILENCE_S = 6.0
+"""After so long without a confirmed record the storage counts as away, before its own timeouts say so: to a server that
+vanished in the middle of a request they are long."""
+
 OUTAGE_TIMEOUT_S = 0.5
 """Maximum time to wait for a storage that is known not to answer: its outage is to show soon."""
 
@@ -119,7 +123,10 @@ class DurableExperiment:
         heartbeat_s: float = HEARTBEAT_INTERVAL_S,
     ) -> None:
         self.plan = plan
-        self.storage_problem: str | None = None
+        self._outage: str | None = None  # as the replica says
+        self._silence: str | None = None  # as its lack of any answer says
+        self._heard_at: float | None = None  # when the storage was last known to have all, or confirmed something
+        self._heard = 0  # what it had then
         self.last_contact: dict[str, float] = {}
         self._clock = clock
         self._replica = replica
@@ -220,6 +227,11 @@ class DurableExperiment:
     def broken(self) -> BaseException | None:
         """Why nothing can be applied any more."""
         return self._broken
+
+    @property
+    def storage_problem(self) -> str | None:
+        """Why the storage takes nothing at the moment."""
+        return self._outage or self._silence
 
     def dirname(self, trial: Trial) -> str:
         """Return the name of the trial's directory."""
@@ -449,13 +461,14 @@ class DurableExperiment:
         self._in_loop(self._apply_own, event)
 
     def _note_replica(self, status: ReplicaStatus) -> None:
-        self.storage_problem = None if status.reachable else status.message
+        self._outage = None if status.reachable else status.message
         self._shell.replica_changed(status)
 
     def _release(self, position: int) -> None:
         if self._broken is not None:
             return
         self._replicated = max(self._replicated, position)
+        self._note_silence()
         self._shell.committed(self._replicated)
         while self._held and self._held[0][0] <= self._replicated:
             self._perform(self._held.popleft()[1])
@@ -463,6 +476,21 @@ class DurableExperiment:
             waiting = self._waiting.popleft()[1]
             if not waiting.done():
                 waiting.set_result(None)
+
+    def _note_silence(self) -> None:
+        """Tell when the storage has confirmed nothing for long although there is something, and when it does again."""
+        assert self._replica is not None
+        now = self._loop.time()
+        if self.is_committed or self._heard_at is None or self._replicated != self._heard:
+            self._heard_at, self._heard = now, self._replicated
+            if self._silence is not None:
+                self._silence = None
+                if self._outage is None:
+                    self._shell.replica_changed(ReplicaStatus(reachable=True, message=f"{self._replica.uri} answers again"))
+        elif self._silence is None and now - self._heard_at >= SILENCE_S:
+            self._silence = f"{self._replica.uri} has not answered for {SILENCE_S:.0f} s; everything is kept until it does"
+            if self._outage is None:
+                self._shell.replica_changed(ReplicaStatus(reachable=False, message=self._silence))
 
     # -- inside --
 
@@ -517,6 +545,7 @@ class DurableExperiment:
         replica = self._replica
         if replica is None:
             return
+        self._note_silence()
         if errors := replica.errors - self._replica_errors:
             self._replica_errors += errors
             self._shell.replica_failed(errors)

@@ -56,6 +56,16 @@ def test_why_groups_pending_and_failed_trials_with_remedy(server: ApiServer, tri
     assert "next: trialpod results climb -n team --failed" in text
 
 
+def test_why_shows_attempts_that_failed_while_they_end(server: ApiServer, trialpod: Run) -> None:
+    running = condition_of("Ready", "True", "Running", "trials are running")
+    server.put("tuneexperiments", experiment_object("climb", conditions=[running]))
+    ready = condition_of("Ready", "False", "AttemptFailed", "worker 1 broke")
+    server.put("tunetrials", trial_object("climb", 0, "RUNNING", message="worker 1 broke", conditions=[ready]))
+    text = trialpod("why", "climb")
+    assert "being ended, each within its grace period:\n  1 trial: worker 1 broke\n    d75de_00000\n" in text
+    assert "no obstacle" not in text
+
+
 def test_why_says_one_message_once_for_all_trials(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", waiting_experiment())
     for index in range(3):

@@ -15,6 +15,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.engine.actions import TrialCreated
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, SettingsObserved
+from trialpod_operator.experiment import durable
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import Replica
@@ -158,6 +159,26 @@ def test_nothing_is_confirmed_during_an_outage(tmp_path: Path) -> None:
         await within(committed)
         assert len(shell.starts()) == 2
         await shell.until(lambda: not experiment.storage_problem)
+        experiment.close()
+
+    run(test)
+
+
+def test_storage_that_falls_silent_is_a_problem_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "SILENCE_S", 0.5)
+
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "work")
+        experiment = shell.start()
+        await within(experiment.commit())
+        storage.gate.clear()  # a request that neither succeeds nor fails
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(shell.until(lambda: bool(experiment.storage_problem)))
+        assert "has not answered" in str(experiment.storage_problem)
+        storage.gate.set()
+        await within(shell.until(lambda: not experiment.storage_problem))
+        await within(experiment.commit())
         experiment.close()
 
     run(test)

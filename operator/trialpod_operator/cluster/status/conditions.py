@@ -210,6 +210,8 @@ def observe_trial(trial: Trial, message: str, waiting: status_models.Waiting | N
         return [Observation(FAILED, "True", Reason.FAILED, message)]
     if waiting is not None:
         return [Observation(READY, "False", waiting.reason, waiting.message)]
+    if trial.running and trial.current.failing is not None:
+        return [Observation(READY, "False", Reason.ATTEMPT_FAILED, message)]
     if is_starting(trial):
         return [Observation(READY, "False", Reason.STARTING, message)]
     if trial.status == RUNNING:

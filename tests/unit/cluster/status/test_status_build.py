@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from cluster_objects import Run, at
 
+from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.api import status_models
 from trialpod_operator.api.status_models import TuneExperimentStatus
 from trialpod_operator.api.trial_models import TuneTrialStatus
@@ -136,6 +137,17 @@ def test_a_failed_trial_says_its_error() -> None:
     assert (status["state"], status["message"]) == ("ERROR", "ValueError: bad")
     assert [each["type"] for each in status["conditions"]] == ["Failed"]
     assert status["completionTime"] == at()
+
+
+def test_attempt_that_has_failed_is_not_ready_while_it_ends() -> None:
+    run = Run(1)
+    run.result(0, 0.5)
+    end = AttemptEnd(cause="failed", error="worker 1: ValueError: bad")
+    run.apply(events.FailureObserved(trial_id=run.trial(0).trial_id, attempt=1, end=end))
+    status = _trial(run)
+    ready = status["conditions"][0]
+    assert (status["state"], ready["status"], ready["reason"]) == ("RUNNING", "False", "AttemptFailed")
+    assert "worker 1: ValueError: bad" in ready["message"]
 
 
 def test_a_decision_carries_its_evidence_and_keeps_its_time() -> None:
