@@ -40,7 +40,7 @@ class Reason(StrEnum):
     STARTING = "Starting", "condition", "the operator opens the experiment, or the trial's pod starts"
     RUNNING = "Running", "condition", "trials run"
     ATTEMPT_FAILED = (
-        "AttemptFailed", "condition", "a worker of the trial has failed, or its deadline passed: the attempt is ended",
+        "AttemptFailed", "condition", "a worker of the trial has failed, or its deadline passed; the attempt ends",
     )  # fmt: skip
     PENDING = "Pending", "condition", "the trial is queued, or waits for a retry"
     PAUSED = "Paused", "condition", "the scheduler or a suspension holds the trial back"

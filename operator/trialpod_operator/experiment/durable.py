@@ -48,8 +48,8 @@ PRESENCE_INTERVAL_S = 20.0
 """How often it is checked that the storage still holds the experiment."""
 
 SILENCE_S = 6.0
-"""After so long without a confirmed record the storage counts as away, before its own timeouts say so: to a server that
-vanished in the middle of a request they are long."""
+"""Time without a confirmed record after which the storage counts as away. Its own timeouts are longer, and they apply
+to a server that vanished in the middle of a request."""
 
 OUTAGE_TIMEOUT_S = 0.5
 """Maximum time to wait for a storage that is known not to answer: its outage is to show soon."""
@@ -125,8 +125,8 @@ class DurableExperiment:
         self.plan = plan
         self._outage: str | None = None  # as the replica says
         self._silence: str | None = None  # as its lack of any answer says
-        self._heard_at: float | None = None  # when the storage was last known to have all, or confirmed something
-        self._heard = 0  # what it had then
+        self._confirmed_at: float | None = None  # when the storage last had all, or confirmed something
+        self._confirmed = 0  # what it had then
         self.last_contact: dict[str, float] = {}
         self._clock = clock
         self._replica = replica
@@ -478,17 +478,16 @@ class DurableExperiment:
                 waiting.set_result(None)
 
     def _note_silence(self) -> None:
-        """Tell when the storage has confirmed nothing for long although there is something, and when it does again."""
+        """Tell when the storage has long confirmed nothing of what it was sent, and when it does again."""
         assert self._replica is not None
-        now = self._loop.time()
-        if self.is_committed or self._heard_at is None or self._replicated != self._heard:
-            self._heard_at, self._heard = now, self._replicated
-            if self._silence is not None:
-                self._silence = None
-                if self._outage is None:
-                    self._shell.replica_changed(ReplicaStatus(reachable=True, message=f"{self._replica.uri} answers again"))
-        elif self._silence is None and now - self._heard_at >= SILENCE_S:
-            self._silence = f"{self._replica.uri} has not answered for {SILENCE_S:.0f} s; everything is kept until it does"
+        now, uri = self._loop.time(), self._replica.uri
+        if self.is_committed or self._confirmed_at is None or self._replicated != self._confirmed:
+            self._confirmed_at, self._confirmed = now, self._replicated
+            silent, self._silence = self._silence is not None, None
+            if silent and self._outage is None:
+                self._shell.replica_changed(ReplicaStatus(reachable=True, message=f"{uri} answers again"))
+        elif self._silence is None and now - self._confirmed_at >= SILENCE_S:
+            self._silence = f"{uri} has not answered for {SILENCE_S:.0f} s; everything is kept until it does"
             if self._outage is None:
                 self._shell.replica_changed(ReplicaStatus(reachable=False, message=self._silence))
 

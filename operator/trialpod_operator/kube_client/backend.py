@@ -39,6 +39,7 @@ from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.kube_client.callbacks import RemoteCallbacks
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest, ignored, resource_name
+from trialpod_operator.kube_client.service_address import service_address
 from trialpod_operator.kube_client.storage import StoragePlace, default_storage, own_endpoint, reach
 from trialpod_operator.kube_client.version_skew import skew
 from trialpod_operator.kube_client.view import is_true, view_of
@@ -143,7 +144,10 @@ class KubernetesBackend:
 
         Nothing is asked before something in that bucket is opened.
         """
-        if scheme_of(path) != "s3" or endpoint_of(path) or own_endpoint(self._environ):
+        if scheme_of(path) != "s3" or own_endpoint(self._environ):
+            return
+        address = service_address(endpoint_of(path), self._namespace or "default")
+        if endpoint_of(path) and (address is None or not address.certain):
             return
         bucket = parse_uri(path)[0]
         if not routes.registered(bucket):
@@ -167,7 +171,8 @@ class KubernetesBackend:
         """Return where a path is: as this backend was configured, or as the operator's default storage says."""
         default = default_storage(api.operator_facts())
         same = _bucket(str(default.get("uri") or "")) == _bucket(path)
-        endpoint = self._endpoint if self._endpoint is not None else str(default.get("endpoint") or "") * same
+        published = str(default.get("endpoint") or "") * same
+        endpoint = self._endpoint if self._endpoint is not None else endpoint_of(path) or published
         secret = self._secret if self._secret is not None else str(default.get("credentialsSecret") or "") * same
         return StoragePlace(path, endpoint, secret)
 

@@ -15,7 +15,7 @@ from bucket_server import BucketServer
 
 from trialpod import tune
 from trialpod.storage.registry import open_storage
-from trialpod.storage.s3 import routes
+from trialpod.storage.s3 import endpoints, routes
 from trialpod_operator.kube_client import storage as remote_storage
 from trialpod_operator.kube_client.backend import KubernetesBackend
 from trialpod_operator.kube_client.client import Experiments
@@ -30,10 +30,13 @@ FORBIDDEN: Json = {"code": 403, "reason": "Forbidden", "message": "no"}
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[BucketServer]:
+    routes.forget()  # what other tests have said about this bucket
+    endpoints.forget()
     made = BucketServer(tmp_path / "bucket")
     yield made
     made.close()
     routes.forget()
+    endpoints.forget()
 
 
 @pytest.fixture
@@ -229,6 +232,25 @@ def test_a_script_needs_no_address_of_the_store(
     assert (store.folder / key).exists()
     assert store.hosts == {"minio.storage.svc:9000"}
     assert open_storage("s3://tune/runs/climb/train_0").read("log.txt").startswith(b"step 0")
+
+
+def test_a_uri_may_name_a_server_inside_the_cluster(
+    server: ApiServer, store: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ray's users write it, `endpoint_override` in the URI."""
+    monkeypatch.setenv("TRIALPOD_WORK_DIR", str(tmp_path / "work"))
+    monkeypatch.setattr(KubernetesBackend, "_show", lambda *_: None)
+    tuner = tune.Tuner(
+        _train,
+        param_space={"x": 1},
+        run_config=tune.RunConfig(name="fresh", storage_path=f"s3://tune/runs?endpoint_override={ENDPOINT}"),
+        backend=KubernetesBackend(credentials_secret="minio", environ={}),
+    )
+    with pytest.raises(Exception, match="no experiment"):
+        tuner.fit()  # nobody runs it
+    spec = server.experiment("fresh")["spec"]
+    assert spec["storage"] == {"uri": "s3://tune/runs", "endpoint": ENDPOINT, "credentialsSecret": "minio"}
+    assert store.hosts == {"minio.storage.svc:9000"}
 
 
 def _train(config: Json) -> None:
