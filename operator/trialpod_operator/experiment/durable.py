@@ -105,6 +105,7 @@ class DurableExperiment:
 
     Attributes:
         journaled: the engine with its journal.
+        resumed: it had been begun before it was opened.
         storage_problem: why the storage takes nothing at the moment.
         last_contact: when each trial's attempt last called, by the clock given.
 
@@ -147,6 +148,7 @@ class DurableExperiment:
         self.journaled = JournaledEngine(
             plan, directory, clock, self._take_action, heartbeat_s=heartbeat_s, deliver=self._deliver, fetch=fetch
         )
+        self.resumed = self.position > 0
         self._replicated = self.position if in_storage else 0  # the storage has the journal up to here
         if replica is not None and replica.sealed:
             self.journaled.write_snapshot()  # the one that the seal was for never came

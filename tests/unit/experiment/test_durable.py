@@ -89,6 +89,8 @@ def test_another_operator_resumes_from_committed_state_only(tmp_path: Path) -> N
             await lost
 
         second = RecordingShell(DirectoryStorage(tmp_path / "storage"), tmp_path / "second").start()
+        assert second.resumed
+        assert not experiment.resumed
         assert second.engine.state.trials[trial_id].current.received == 1
         second.apply(results(trial_id, 2, 0.6))
         assert second.answer(trial_id, 1).received == 2

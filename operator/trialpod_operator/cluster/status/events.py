@@ -17,6 +17,8 @@ DISRUPTED_EVERY_S = 300.0
 MAX_DISRUPTIONS = 10
 """Disrupted events of one reason within that time; the rest is counted in the status."""
 
+_ANOTHER_NAME = "another metadata.name starts a new one"
+
 MAX_NOTE = 1000
 """Kubernetes takes 1024 characters of an event's message."""
 
@@ -30,12 +32,16 @@ class KubernetesEvent:
     message: str
 
 
-def transition_events(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> list[KubernetesEvent]:
-    """Return the events between two statuses of an experiment."""
+def transition_events(
+    previous: Mapping[str, Any] | None, current: Mapping[str, Any], *, resumed: bool = False
+) -> list[KubernetesEvent]:
+    """Return the events between two statuses of an experiment; `resumed`: the storage held it when it was opened."""
     before, after = _conditions(previous or {}), _conditions(current)
     found: list[KubernetesEvent] = []
     if current.get("startTime") and not (previous or {}).get("startTime"):
-        found.append(_event("Normal", Reason.STARTED, "the operator started the experiment"))
+        stored = f"the operator resumed the experiment that {current.get('storageUri')} holds; {_ANOTHER_NAME}"
+        message = stored if resumed else "the operator started the experiment"
+        found.append(_event("Normal", Reason.STARTED, message))
     was_suspended, suspended = _true(before, conditions.SUSPENDED), _true(after, conditions.SUSPENDED)
     ready = after.get(conditions.READY, {})
     if suspended and not was_suspended:

@@ -105,9 +105,9 @@ class EventRecorder:
                     return target
         return {}
 
-    def note_transition(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Take in a change of the experiment's status."""
-        self._events += transition_events(before, after)
+    def note_transition(self, before: Mapping[str, Any], after: Mapping[str, Any], *, resumed: bool) -> None:
+        """Take in a change of the experiment's status; `resumed`: the storage held it when it was opened."""
+        self._events += transition_events(before, after, resumed=resumed)
 
     def _add(self, event: KubernetesEvent | None) -> None:
         if event is not None:

@@ -31,6 +31,12 @@ class _Story:
         return [(event.type, event.reason) for event in transition_events(before, self.status)]
 
 
+def test_a_resource_that_finds_stored_results_says_so() -> None:
+    status = experiment_status(Run(1).engine, name="d", generation=1, now=NOW, storage_uri="s3://tune/d")
+    (event,) = transition_events(None, status, resumed=True)
+    assert "resumed the experiment that s3://tune/d holds; another metadata.name starts a new one" in event.message
+
+
 def test_a_life_has_one_event_for_each_turn() -> None:
     story = _Story(run := Run(1))
     assert story.next() == [("Normal", "Started")]
