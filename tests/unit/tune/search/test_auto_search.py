@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.testing import SearcherContract
 from trialpod.tune.search import AutoSearch, create_searcher, prepare
 from trialpod.tune.search.auto.points import at, every, share_of, spread
+from trialpod.tune.search.auto.prior import Prior
 from trialpod.tune.search.auto.view import COMPLETE, View
 from trialpod.tune.search.spaces.flat_space import FlatSpace
 
@@ -234,3 +237,79 @@ class TestSuggestions:
     def test_bad_arguments_are_refused_by_name(self, wrong: dict[str, Any], named: str) -> None:
         with pytest.raises(InvalidInputError, match=named):
             create_searcher("auto", **wrong)
+
+
+class TestPrior:
+    GIVEN: ClassVar = {"lr": {"center": 0.01, "spread": 0.05}, "optimizer": {"center": "adam"}}
+
+    def test_its_center_comes_after_the_points_of_the_user(self) -> None:
+        made = search(prior=self.GIVEN, points_to_evaluate=[{"lr": 0.5}])
+        first, second, third = (made.next_suggestion().config for _ in range(3))
+        assert first["lr"] == 0.5
+        assert (second["lr"], second["optimizer"]) == (0.01, "adam")
+        assert third["lr"] != 0.01
+
+    def test_half_of_the_first_points_are_drawn_from_it(self) -> None:
+        made = search(prior=self.GIVEN, startup=200)
+        near = [1e-3 < config["lr"] < 0.1 for config in (made.next_suggestion().config for _ in range(200))]
+        assert 110 < sum(near) < 160  # half of them by the prior, and half of the others by chance
+
+    def test_without_one_nothing_changes(self) -> None:
+        assert played(search(), 30) == played(search(prior=None), 30)
+
+    def test_trust_ends_when_favoured_points_score_worse(self) -> None:
+        prior = Prior(FlatSpace(SPACE, "Test"), self.GIVEN)
+        inside = {"lr": 0.01, "layers": 2, "optimizer": 1, "width": 16}
+        outside = {**inside, "lr": 0.5}
+        assert prior.trust([(inside, 0.9), (outside, 0.1)]) == 1.0  # too few to tell
+        assert prior.trust([(inside, 0.2)] * 3 + [(outside, 0.8)] * 3) == 1.0
+        assert prior.trust([(inside, 0.8)] * 3 + [(outside, 0.2)] * 3) == 0.0
+        assert 0.0 < prior.trust([(inside, 0.55)] * 3 + [(outside, 0.5)] * 3) < 1.0
+
+    @given(st.floats(1e-4, 1.0), st.floats(0.001, 1.0), st.integers(1, 5), st.integers(0, 2**32))
+    def test_draws_stay_in_the_space(self, lr: float, spread: float, layers: int, seed: int) -> None:
+        space = {**SPACE, "momentum": tune.quniform(0.0, 1.0, 0.1)}
+        given = {
+            "lr": {"center": lr, "spread": spread},
+            "layers": {"center": layers, "spread": spread},
+            "width": {"center": 511, "spread": spread},
+            "momentum": {"center": 0.9, "spread": spread},
+        }
+        flat = FlatSpace(space, "Test")
+        rng = random.Random(seed)
+        config, _ = flat.build(Prior(flat, given).draw(rng), rng)
+        assert all(domain.is_valid(config[name]) for name, domain in space.items())
+
+    def test_belief_about_an_option_waits_for_that_option(self) -> None:
+        space = {"model": tune.choice([{"depth": tune.randint(1, 9)}, "linear"]), "lr": tune.uniform(0, 1)}
+        made = search(space, prior={"model[0]/depth": {"center": 7}})
+        models = [made.next_suggestion().config["model"] for _ in range(10)]
+        assert 7 in [model["depth"] for model in models if model != "linear"]
+
+    def test_restart_at_any_event_gives_the_same_run(self) -> None:
+        expected = played(search(prior=self.GIVEN), 30)
+        for cut in (0, 1, 11, 29):
+            first = search(prior=self.GIVEN)
+            played(first, cut)
+            state = json.loads(json.dumps(first.get_state(), allow_nan=False))
+            restored = search(prior=self.GIVEN)
+            restored.set_state(state)
+            assert restored.next_suggestion().config == expected[cut]
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ({}, "at least one parameter"),
+            ({"lr": 0.01}, "prior.lr must be a mapping with center"),
+            ({"lr": {"spread": 0.1}}, "prior.lr must be a mapping with center"),
+            ({"lr": {"center": 0.1, "spred": 0.1}}, "prior.lr.spred is unknown. Did you mean spread"),
+            ({"lr": {"center": 0.1, "spread": 0}}, "above 0 and at most 1, got 0"),
+            ({"lr": {"center": 5}}, "prior.lr.center: .*outside of"),
+            ({"optimizer": {"center": "lion"}}, "'lion' is not among"),
+            ({"lrr": {"center": 0.1}}, "Did you mean 'lr'"),
+        ],
+    )
+    def test_what_cannot_be_believed_is_named(self, wrong: dict[str, Any], said: str) -> None:
+        with pytest.raises(InvalidInputError, match=said) as raised:
+            search(prior=wrong)
+        assert raised.value.parameter == ("prior",)

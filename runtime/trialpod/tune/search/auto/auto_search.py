@@ -2,7 +2,8 @@
 
 In this order: the user's points, evenly spread ones until `startup` points are there, and then of a hundred
 suggestions sixty by the model and forty at random: on the development tasks of benchmarks/quality the Gaussian
-process did better with that mix than with ten at random and ten near the best point.
+process did better with that mix than with ten at random and ten near the best point. With a prior its center comes
+after the user's points, and a share of the others is drawn from it (`trialpod.tune.search.auto.prior`).
 
 Invariants:
 
@@ -23,6 +24,7 @@ from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.auto.models import MODELS, Model, make_model
 from trialpod.tune.search.auto.points import drawn, key, neighbour, spread, untried
+from trialpod.tune.search.auto.prior import Prior, check_shape
 from trialpod.tune.search.auto.view import COMPLETE, View
 from trialpod.tune.search.library import require
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
@@ -52,6 +54,8 @@ class AutoSearch(LibrarySearcher):
         model_trials: of how many trials the model is made, at least 100: of more, the best and a sample. "gp" takes
             200 of them at most.
         repeats: whether a point may be suggested again: for a noisy metric in a small discrete space.
+        prior: what good values are believed to be, ``{"lr": {"center": 0.01, "spread": 0.1}}``. Spread, by default
+            0.2, is a share of the parameter's range; of a choice it is how often any option is drawn.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
 
@@ -66,10 +70,11 @@ class AutoSearch(LibrarySearcher):
     )
 
     LIBRARY: ClassVar = (("numpy", "numpy"), ("threadpoolctl", "threadpoolctl"))
-    _OBJECTS: ClassVar = ("_model", "_view")
+    _OBJECTS: ClassVar = ("_model", "_view", "_prior")
 
     _model: Model
     _view: View
+    _prior: Prior | None
 
     # Rungs and ends are all that it learns from: reports between them need not reach it.
     on_trial_result = Searcher.on_trial_result
@@ -88,6 +93,7 @@ class AutoSearch(LibrarySearcher):
         model: str = "gp",
         model_trials: int = 500,
         repeats: bool = False,
+        prior: dict[str, dict[str, Any]] | None = None,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
     ) -> None:
@@ -120,6 +126,9 @@ class AutoSearch(LibrarySearcher):
             raise InvalidInputError(
                 f"AutoSearch: repeats must be True or False, got {repeats!r}", parameter="repeats"
             )
+        if prior is not None:
+            check_shape(prior)
+        self._given_prior = prior
         self._startup = startup
         self._shares = local_share, random_share
         self._model_name = model
@@ -143,16 +152,24 @@ class AutoSearch(LibrarySearcher):
     def _clear(self) -> None:
         super()._clear()
         self._view = View()
+        self._prior = None
         self._tried: set[str] = set()
 
     def _open(self) -> None:
         self._model = make_model(self._model_name, self.flat, self._model_trials)
+        self._prior = None if self._given_prior is None else Prior(self.flat, self._given_prior)
         self._view = View()
         self._tried = set()
 
     def _ask(self, number: int, seed: int) -> Values | str | None:
         rng = random.Random(seed)
-        if number < self._startup or self._view.is_empty:
+        believed = self._believed(number)
+        if believed is not None:
+            first = believed
+
+            def propose() -> Values:
+                return drawn(self.flat, rng)
+        elif number < self._startup or self._view.is_empty:
             offset = random.Random(f"{self.seed}/spread")
             first = spread(self.flat, number, offset)
 
@@ -174,6 +191,22 @@ class AutoSearch(LibrarySearcher):
             return first
         found = untried(self.flat, self._tried, first, rng, propose)
         return self.FINISHED if found is None else found
+
+    def _believed(self, number: int) -> Values | None:
+        """Return what the prior proposes as suggestion `number`, None where it is another one's turn."""
+        prior = self._prior
+        if prior is None:
+            return None
+        center = prior.center(random.Random(f"{self.seed}/prior"))
+        if key(center) not in self._tried:
+            return center
+        rng = random.Random(f"{self.seed}/{number}/prior")
+        share = rng.random()
+        if share >= prior.share(number, self._startup):
+            return None
+        scores = self._view.scores().items()
+        trust = prior.trust((self._values[each], score) for each, score in scores if score is not None)
+        return prior.draw(rng) if share < trust * prior.share(number, self._startup) else None
 
     def _near_the_best(self, rng: random.Random) -> Values:
         best = self._view.best(_TOP)
