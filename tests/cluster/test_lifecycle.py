@@ -231,3 +231,12 @@ except RefusedError as error:
     said = namespace.exec(mine["metadata"]["name"], "python", "-c", program)
     assert "refused:" in said
     assert "does not belong to trial" in said
+
+
+def test_search_learns_from_an_experiment_beside_it(operator: Operator, namespace: Cluster) -> None:
+    first = Experiment.apply(namespace, manifest(namespace, "first", steps=2, numSamples=3))
+    best = first.wait_until_over()["best"]["params"]["x"]
+    search = {"name": "auto", "parameters": {"warm_start": "first"}}
+    second = Experiment.apply(namespace, manifest(namespace, "second", steps=2, searchAlgorithm=search))
+    second.wait_until_over()
+    assert [trial["spec"]["params"]["x"] for trial in second.trials()] == [best]

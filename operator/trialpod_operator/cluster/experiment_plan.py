@@ -11,9 +11,11 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import TrainableRef
+from trialpod.tune.search.searcher import Searcher
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.config_map_code import CODE
+from trialpod_operator.cluster.earlier_experiments import EarlierExperiments
 from trialpod_operator.cluster.pods.build import grace_seconds, module_file
 from trialpod_operator.cluster.storage_access import StoragePlace
 from trialpod_operator.experiment.definition import differences
@@ -46,6 +48,7 @@ def make_plan(
     if stored is not None:
         refuse_other(experiment, namespace, stored)
     plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code))
+    _open_earlier_through(plan.search, EarlierExperiments(place.uri, place.own))
     document = {**plan.document, "storage": place.uri, "namespace": namespace}
     settings = plan.settings
     if stored is not None and isinstance(name := stored.get(TRAINABLE_NAME), str):
@@ -60,6 +63,13 @@ def make_plan(
         grace_s=grace_seconds(experiment.spec),
         document=document,
     )
+
+
+def _open_earlier_through(search: object, opener: EarlierExperiments) -> None:
+    searcher = getattr(search, "searcher", None)
+    while isinstance(searcher, Searcher):  # a limiter has another one within
+        searcher.open_earlier = opener
+        searcher = getattr(searcher, "searcher", None)
 
 
 def refuse_other(experiment: TuneExperiment, namespace: str, stored: Mapping[str, Any]) -> None:

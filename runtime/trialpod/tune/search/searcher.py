@@ -15,12 +15,15 @@ import inspect
 import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.saved import SavedPlugIn, newest_state
+
+if TYPE_CHECKING:
+    from trialpod.storage.base import Storage
 
 Metric = str | list[str] | None
 Mode = str | list[str] | None
@@ -59,6 +62,9 @@ class Searcher(SavedPlugIn):
     FINISHED = "FINISHED"
     CKPT_FILE_TMPL = "searcher-state-{}.pkl"
     """The file that `save_to_dir` writes."""
+
+    open_earlier: Callable[[str], Storage] | None = None
+    """Returns the storage of an earlier experiment; None opens what this process can. An operator sets it."""
 
     _metric: Metric = None
     _mode: Mode = None

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.results import RESULT_FILE
+
+if TYPE_CHECKING:
+    from trialpod.storage.base import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -21,32 +25,55 @@ class LearnsFromPoints(Protocol):
         """The metric, or the metrics, that it optimises; None where it does not know yet."""
         ...
 
+    @property
+    def open_earlier(self) -> Callable[[str], Storage] | None:
+        """What opens an earlier experiment; None for what this process can open."""
+        ...
+
     def add_evaluated_point(self, parameters: dict[str, Any], value: Any) -> None:
         """Learn from a config that was evaluated elsewhere."""
         ...
 
 
+Row = tuple[dict[str, Any], dict[str, Any]]
+"""The config and the last result of a trial."""
+
+
 def add_experiment(searcher: LearnsFromPoints, place: str | os.PathLike[str], metric: Any = None) -> int:
     """Give a searcher the trials of the experiment at `place`; return how many it could use."""
+    return _add(searcher, read_experiment(place, searcher.open_earlier), metric, os.fspath(place))
+
+
+def read_experiment(place: str | os.PathLike[str], opener: Callable[[str], Storage] | None = None) -> list[Row]:
+    """Return the trials of the experiment at `place` that have reported, in the order of their folders.
+
+    Args:
+        place: its directory or its URI, or what `opener` takes.
+        opener: returns the storage of an experiment; None opens what this process can.
+
+    Raises:
+        InvalidInputError: there is no experiment.
+        StorageError: it cannot be read.
+    """
     from trialpod.storage.layout import TRIALPOD_DIR
     from trialpod.tune.location.places import experiment_place
 
     text = os.fspath(place)
-    storage = experiment_place(text).storage()
+    storage = experiment_place(text).storage() if opener is None else opener(text)
     keys = storage.list()
     if not any(key.startswith(f"{TRIALPOD_DIR}/") for key in keys):
         raise InvalidInputError(
             f"warm start: there is no experiment at {text}; give its directory or its URI, s3://bucket/prefix/name",
             parameter="warm_start",
         )
-    rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for key in keys:
+    rows: list[Row] = []
+    for key in sorted(keys):
         folder, _, name = key.rpartition("/")
         if name == RESULT_FILE and "/" not in folder:
             row = _last_row(storage.read(key))
             if row is not None and isinstance(row.get("config"), dict):
                 rows.append((row["config"], row))
-    return _add(searcher, rows, metric, text)
+    return rows
 
 
 def add_results(searcher: LearnsFromPoints, results: Any, metric: Any = None) -> int:
@@ -55,9 +82,7 @@ def add_results(searcher: LearnsFromPoints, results: Any, metric: Any = None) ->
     return _add(searcher, rows, metric, "the results")
 
 
-def _add(
-    searcher: LearnsFromPoints, rows: list[tuple[dict[str, Any], dict[str, Any]]], metric: Any, where: str
-) -> int:
+def _add(searcher: LearnsFromPoints, rows: list[Row], metric: Any, where: str) -> int:
     metric = metric or searcher.metric
     if not metric:
         raise InvalidInputError(f"warm start from {where}: say which metric counts, by metric=", parameter="metric")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -258,7 +260,7 @@ class TestPrior:
         assert played(search(), 30) == played(search(prior=None), 30)
 
     def test_trust_ends_when_favoured_points_score_worse(self) -> None:
-        prior = Prior(FlatSpace(SPACE, "Test"), self.GIVEN)
+        prior = Prior.given(FlatSpace(SPACE, "Test"), self.GIVEN)
         inside = {"lr": 0.01, "layers": 2, "optimizer": 1, "width": 16}
         outside = {**inside, "lr": 0.5}
         assert prior.trust([(inside, 0.9), (outside, 0.1)]) == 1.0  # too few to tell
@@ -277,7 +279,7 @@ class TestPrior:
         }
         flat = FlatSpace(space, "Test")
         rng = random.Random(seed)
-        config, _ = flat.build(Prior(flat, given).draw(rng), rng)
+        config, _ = flat.build(Prior.given(flat, given).draw(rng), rng)
         assert all(domain.is_valid(config[name]) for name, domain in space.items())
 
     def test_belief_about_an_option_waits_for_that_option(self) -> None:
@@ -313,3 +315,66 @@ class TestPrior:
         with pytest.raises(InvalidInputError, match=said) as raised:
             search(prior=wrong)
         assert raised.value.parameter == ("prior",)
+
+
+def _stored(folder: Path, rows: list[dict[str, Any]]) -> str:
+    """Write an experiment with one result for each trial; return its directory."""
+    (folder / ".trialpod").mkdir(parents=True)
+    (folder / ".trialpod" / "experiment.json").write_text('{"version": 1, "name": "early"}')
+    for number, row in enumerate(rows):
+        (folder / f"trial{number}").mkdir()
+        (folder / f"trial{number}" / "result.json").write_text(json.dumps(row) + "\n")
+    return str(folder)
+
+
+def _row(lr: Any, loss: Any, iteration: int = 9, **more: Any) -> dict[str, Any]:
+    config = {"lr": lr, "layers": 2, "optimizer": "adam", "width": 64, **more}
+    return {"loss": loss, "training_iteration": iteration, "config": config}
+
+
+class TestEarlierExperiment:
+    ROWS: ClassVar = [_row(0.5, 9.0), _row(0.01, 1.0), _row(0.02, 2.0), _row(0.03, 3.0), _row(1e-4, 0.1, iteration=2)]
+
+    def test_its_best_configs_are_tried_first(self, tmp_path: Path) -> None:
+        made = search(warm_start=_stored(tmp_path / "early", self.ROWS), points_to_evaluate=[{"lr": 0.7}])
+        assert [made.next_suggestion().config["lr"] for _ in range(4)] == [0.7, 0.01, 0.02, 0.03]
+
+    def test_its_values_are_no_values_of_this_one(self, tmp_path: Path) -> None:
+        made = search(warm_start=_stored(tmp_path / "early", self.ROWS))
+        made.next_suggestion()
+        assert made.searcher._view.is_empty
+
+    def test_suggestions_look_around_what_was_good(self, tmp_path: Path) -> None:
+        made = search(warm_start=_stored(tmp_path / "early", self.ROWS), startup=100)
+        near = [0.003 < made.next_suggestion().config["lr"] < 0.1 for _ in range(100)]
+        assert sum(near) > 55  # by chance it were 38
+
+    def test_another_space_counts_where_it_overlaps(self, tmp_path: Path) -> None:
+        rows = [_row(0.01, 1.0, width=4096, depth=3), _row("high", 2.0)]
+        made = search(warm_start=_stored(tmp_path / "early", rows))
+        first, second = (made.next_suggestion().config for _ in range(2))
+        assert (first["lr"], first["layers"]) == (0.01, 2)
+        assert 8 <= first["width"] < 512
+        assert (second["layers"], second["width"]) == (2, 64)
+
+    @pytest.mark.parametrize("rows", [[], [{"loss": 1.0, "config": {"depth": 3}}], [_row(0.1, "low")]])
+    def test_one_that_teaches_nothing_is_an_error(self, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+        made = search(warm_start=_stored(tmp_path / "early", rows))
+        with pytest.raises(InvalidInputError, match=r"nothing can be learned from .*early: of its \d trials"):
+            made.next_suggestion()
+
+    def test_restart_needs_it_no_more(self, tmp_path: Path) -> None:
+        place = _stored(tmp_path / "early", self.ROWS)
+        expected = played(search(warm_start=place), 30)
+        first = search(warm_start=place)
+        played(first, 7)
+        shutil.rmtree(place)
+        restored = search(warm_start=place)
+        restored.set_state(json.loads(json.dumps(first.get_state(), allow_nan=False)))
+        assert restored.next_suggestion().config == expected[7]
+
+    def test_one_may_be_given_before_the_space(self, tmp_path: Path) -> None:
+        made = AutoSearch(seed=1)
+        assert made.add_evaluated_experiment(_stored(tmp_path / "early", self.ROWS)) == 5
+        prepared = prepare(made, space=SPACE, num_samples=-1, metric="loss", mode="min", seed=1)
+        assert prepared.next_suggestion().config["lr"] == 0.01

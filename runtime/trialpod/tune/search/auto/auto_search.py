@@ -3,7 +3,9 @@
 In this order: the user's points, evenly spread ones until `startup` points are there, and then of a hundred
 suggestions sixty by the model and forty at random: on the development tasks of benchmarks/quality the Gaussian
 process did better with that mix than with ten at random and ten near the best point. With a prior its center comes
-after the user's points, and a share of the others is drawn from it (`trialpod.tune.search.auto.prior`).
+after the user's points, and a share of the others is drawn from it (`trialpod.tune.search.auto.prior`). Of an earlier
+experiment the best configs are tried, and what they have in common is such a prior: its values are no values of this
+experiment, which may have other data, so the model never sees them.
 
 Invariants:
 
@@ -16,7 +18,9 @@ Invariants:
 from __future__ import annotations
 
 import math
+import os
 import random
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
@@ -30,10 +34,15 @@ from trialpod.tune.search.library import require
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
 from trialpod.tune.search.spaces.flat_space import Values
+from trialpod.tune.search.warm_start import Row, read_experiment
 
 _WIDTHS = (0.2, 0.1, 0.05)
 """How far from a good trial its neighbours are drawn, as shares of a dimension's range."""
 _TOP = 5
+_LEAST_HISTORY, _MOST_HISTORY = 3, 20
+"""Of an earlier experiment a tenth of the trials counts as good, but at least and at most so many."""
+_HISTORY_POINTS = 3
+"""So many of them are suggested."""
 _LEAST_MODEL = 100
 
 
@@ -57,7 +66,8 @@ class AutoSearch(LibrarySearcher):
         prior: what good values are believed to be, ``{"lr": {"center": 0.01, "spread": 0.1}}``. Spread, by default
             0.2, is a share of the parameter's range; of a choice it is how often any option is drawn.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
-        warm_start: the directory or URI of an earlier experiment to learn from.
+        warm_start: the directory or URI of an earlier experiment, with the same search space or one that overlaps
+            it: its best configs are tried first, and the search looks around them while that pays.
 
     Raises:
         InvalidInputError: an argument cannot be used, or NumPy or threadpoolctl (for "tpe" also Optuna) is not
@@ -70,11 +80,13 @@ class AutoSearch(LibrarySearcher):
     )
 
     LIBRARY: ClassVar = (("numpy", "numpy"), ("threadpoolctl", "threadpoolctl"))
-    _OBJECTS: ClassVar = ("_model", "_view", "_prior")
+    _OBJECTS: ClassVar = ("_model", "_view", "_prior", "_learned")
 
     _model: Model
     _view: View
     _prior: Prior | None
+    _learned: Prior | None
+    _earlier: list[tuple[list[Row], str, str]]  # experiments that were given before the space
 
     # Rungs and ends are all that it learns from: reports between them need not reach it.
     on_trial_result = Searcher.on_trial_result
@@ -135,6 +147,66 @@ class AutoSearch(LibrarySearcher):
         self._model_trials = model_trials
         self._repeats = repeats
 
+    # -- what was known before --------------------------------------------------------------------------------------
+
+    def add_evaluated_experiment(self, place: str | os.PathLike[str], metric: str | None = None) -> int:
+        """Try the best configs of an earlier experiment, and look around them while that pays.
+
+        Args:
+            place: its directory or its URI ("s3://bucket/prefix/name").
+            metric: its name there; None takes this searcher's.
+
+        Returns:
+            How many of its trials could be used.
+
+        Raises:
+            InvalidInputError: there is no experiment, or nothing in it can be used here.
+            StorageError: it cannot be read.
+        """
+        rows, text = read_experiment(place, self.open_earlier), os.fspath(place)
+        if not self._opened and not self._can_start:
+            self._earlier.append((rows, metric or "", text))
+            return len(rows)
+        self._ready()
+        return self._learn(rows, metric or str(self._metric), text)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue where `get_state` was called; the model is built when it is needed."""
+        earlier = self._earlier
+        super().set_state(state)
+        self._earlier = [] if self._warmed else earlier
+
+    def _start(self) -> None:
+        super()._start()
+        while self._earlier:
+            rows, metric, text = self._earlier.pop(0)
+            self._learn(rows, metric or str(self._metric), text)
+
+    def _learn(self, rows: list[Row], metric: str, place: str) -> int:
+        longest = max((_length(row) for _, row in rows), default=0)
+        known: list[tuple[float, int, Values]] = []
+        for number, (config, row) in enumerate(rows):
+            value, values = real_number(row.get(metric)), self.flat.encode(config, fitting=True)
+            # One that was given up early says little, and its value compares with nothing.
+            if value is not None and math.isfinite(value) and values and 2 * _length(row) >= longest:
+                known.append((self._signed(float(value)), number, values))
+        if not known:
+            raise InvalidInputError(
+                f"AutoSearch: nothing can be learned from {place}: of its {len(rows)} trials that reported none has "
+                f"{metric!r} and a value of a parameter that is searched here; name another experiment, or leave "
+                "warm_start out",
+                parameter="warm_start",
+            )
+        count = min(max(_LEAST_HISTORY, len(known) // 10), _MOST_HISTORY)
+        best = [values for _, _, values in sorted(known, key=lambda each: each[:2])[:count]]
+        self._log.append(["history", best])
+        self._remember(best)
+        return len(known)
+
+    def _remember(self, best: list[Values]) -> None:
+        self._history += best
+        self._learned = Prior.learned(self.flat, self._history)
+
     # -- what happens to trials -------------------------------------------------------------------------------------
 
     def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
@@ -152,12 +224,15 @@ class AutoSearch(LibrarySearcher):
     def _clear(self) -> None:
         super()._clear()
         self._view = View()
-        self._prior = None
+        self._prior = self._learned = None
+        self._history: list[Values] = []  # of an earlier experiment, the best first
+        self._earlier = []
         self._tried: set[str] = set()
 
     def _open(self) -> None:
         self._model = make_model(self._model_name, self.flat, self._model_trials)
-        self._prior = None if self._given_prior is None else Prior(self.flat, self._given_prior)
+        self._prior = None if self._given_prior is None else Prior.given(self.flat, self._given_prior)
+        self._learned, self._history = None, []
         self._view = View()
         self._tried = set()
 
@@ -193,14 +268,23 @@ class AutoSearch(LibrarySearcher):
         return self.FINISHED if found is None else found
 
     def _believed(self, number: int) -> Values | None:
-        """Return what the prior proposes as suggestion `number`, None where it is another one's turn."""
-        prior = self._prior
-        if prior is None:
-            return None
-        center = prior.center(random.Random(f"{self.seed}/prior"))
-        if key(center) not in self._tried:
-            return center
-        rng = random.Random(f"{self.seed}/{number}/prior")
+        """Return what a prior proposes as suggestion `number`, None where it is another one's turn."""
+        firsts: list[Values] = []
+        if self._prior is not None:
+            firsts.append(self._prior.center(random.Random(f"{self.seed}/prior")))
+        for index, values in enumerate(self._history[:_HISTORY_POINTS]):
+            rng = random.Random(f"{self.seed}/history/{index}")
+            firsts.append(self.flat.canonical({**{d.name: d.draw(rng) for d in self.flat.dimensions}, **values}))
+        for first in firsts:
+            if key(first) not in self._tried:
+                return first
+        found = None if self._prior is None else self._drawn_from(self._prior, number, "prior")
+        if found is None and self._learned is not None:
+            found = self._drawn_from(self._learned, number, "learned")
+        return found
+
+    def _drawn_from(self, prior: Prior, number: int, name: str) -> Values | None:
+        rng = random.Random(f"{self.seed}/{number}/{name}")
         share = rng.random()
         if share >= prior.share(number, self._startup):
             return None
@@ -237,8 +321,19 @@ class AutoSearch(LibrarySearcher):
             self._view.stop(number, ending.step, loss)
 
     def _replay_other(self, entry: list[Any]) -> None:
+        if entry[0] == "history":
+            self._remember(entry[1])
+            return
         _, number, rung, loss = entry
         self._view.reach(number, rung, math.nan if loss is None else loss)
 
+    # -- inside -----------------------------------------------------------------------------------------------------
+
     def _signed(self, value: float) -> float:
         return -value if self._mode == "max" else value
+
+
+def _length(row: Mapping[str, Any]) -> float:
+    """Return for how long a trial was trained when it reported this."""
+    length = real_number(row.get("training_iteration"))
+    return float(length) if length is not None and math.isfinite(length) else 1.0

@@ -1,9 +1,10 @@
-"""What the user believes about good values: points drawn from that belief, and how far the results bear it out.
+"""What is believed about good values: points drawn from that belief, and how far the results bear it out.
 
-The belief of a number is a normal distribution around its center, cut off at the bounds, in the scale in which the
-number is searched. Draws from it are a share of all suggestions that shrinks with their number, as in PriorBand
-(Mallik et al., 2023) and piBO (Hvarfner et al., 2022). Unlike there it also shrinks with evidence: to nothing when
-the points that the belief favours score worse than the others.
+A belief is the user's, or what the best trials of an earlier experiment have in common. That about a number is a
+normal distribution around its center, cut off at the bounds, in the scale in which the number is searched. Draws
+from it are a share of all suggestions that shrinks with their number, as in PriorBand (Mallik et al., 2023) and piBO
+(Hvarfner et al., 2022). Unlike there it also shrinks with evidence: to nothing when the points that the belief
+favours score worse than the others.
 
 Invariants:
 
@@ -14,9 +15,10 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, pstdev
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
@@ -25,6 +27,8 @@ from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
 
 DEFAULT_SPREAD = 0.2
 _FIELDS = ("center", "spread")
+_WIDTHS = (0.05, 0.5)
+"""The least and the most spread that is learned: good trials that are alike by chance narrow no search."""
 _SHARE = 0.5
 """Of the points before the model, how many are drawn from the prior; after these, of as many as there were."""
 _LEAST = 3
@@ -64,23 +68,28 @@ class _Belief:
 
 
 class Prior:
-    """The user's belief about some of the dimensions of a space.
+    """A belief about some of the dimensions of a space; `given` and `learned` make one."""
 
-    Args:
-        flat: the space.
-        given: by the name of a parameter, ``{"center": value}`` with ``"spread"`` or without. Center is a value of
-            the parameter. Spread, above 0 and up to 1, is the standard deviation as a share of the range, of the
-            logarithms where these are searched; of a choice it is the share of draws in which any option is taken.
-
-    Raises:
-        InvalidInputError: something in `given` cannot be used; the message names it.
-    """
-
-    def __init__(self, flat: FlatSpace, given: Mapping[str, Any]) -> None:
+    def __init__(self, flat: FlatSpace, beliefs: Mapping[str, _Belief]) -> None:
         self._flat = flat
+        self._beliefs = beliefs
+
+    @classmethod
+    def given(cls, flat: FlatSpace, given: Mapping[str, Any]) -> Prior:
+        """Return the prior that a user has given.
+
+        Args:
+            flat: the space.
+            given: by the name of a parameter, ``{"center": value}``, with ``"spread"`` or without. Center is a value
+                of the parameter. Spread, above 0 and up to 1, is the standard deviation as a share of the range, of
+                the logarithms where these are searched; of a choice it is how often any option is drawn.
+
+        Raises:
+            InvalidInputError: something in `given` cannot be used; the message names it.
+        """
         check_shape(given)
         dimensions = {d.name: d for d in flat.dimensions}
-        self._beliefs: dict[str, _Belief] = {}
+        beliefs: dict[str, _Belief] = {}
         for name, each in given.items():
             if name not in dimensions:
                 guess = nearest(name, dimensions)
@@ -90,7 +99,25 @@ class Prior:
                 center = dimensions[name].encode(each["center"])
             except InvalidInputError as error:
                 raise _problem(f"prior.{name}.center: {error}") from error
-            self._beliefs[name] = _Belief(dimensions[name], center, float(each.get("spread", DEFAULT_SPREAD)))
+            beliefs[name] = _Belief(dimensions[name], center, float(each.get("spread", DEFAULT_SPREAD)))
+        return cls(flat, beliefs)
+
+    @classmethod
+    def learned(cls, flat: FlatSpace, best: Sequence[Values]) -> Prior:
+        """Return what good points have in common; they may lack some of the dimensions."""
+        beliefs: dict[str, _Belief] = {}
+        for d in flat.dimensions:
+            found = [values[d.name] for values in best if d.name in values]
+            if not found:
+                continue
+            if d.kind == "choice":
+                (center, count), *_ = Counter(found).most_common()
+                spread = 1 - count / (len(found) + 1)
+            else:
+                shares = [share_of(d, number) for number in found]
+                center, spread = at(d, fmean(shares)), pstdev(shares)
+            beliefs[d.name] = _Belief(d, center, min(max(spread, _WIDTHS[0]), _WIDTHS[1]))
+        return cls(flat, beliefs)
 
     def center(self, rng: random.Random) -> Values:
         """Return the point that is believed to be the best; parameters without a belief are drawn at random."""

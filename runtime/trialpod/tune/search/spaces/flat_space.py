@@ -184,8 +184,14 @@ class FlatSpace:
             resolved[dimension.path] = _at(variant.config, dimension.path)
         return variant.config, resolved
 
-    def encode(self, config: Any, *, partial: bool = False) -> Values:
-        """Return the point of a config; values that are no dimension are not looked at."""
+    def encode(self, config: Any, *, partial: bool = False, fitting: bool = False) -> Values:
+        """Return the point of a config; values that are no dimension are not looked at.
+
+        Args:
+            config: of a trial, perhaps of another space.
+            partial: leave out what is missing.
+            fitting: leave out what is missing, and what is no value of its dimension.
+        """
         values: Values = {}
         known: dict[str, Any] = dict(config)
         for dimension in self.dimensions:
@@ -194,12 +200,16 @@ class FlatSpace:
             try:
                 value = known[dimension.name] if dimension.name in known else _at(config, dimension.path)
             except (KeyError, IndexError, TypeError):
-                if partial:
+                if partial or fitting:
                     continue
                 raise InvalidInputError(f"{dimension.name} is missing in {config!r}") from None
-            values[dimension.name] = (
-                self._option(dimension, value) if dimension.kind == "choice" else dimension.encode(value)
-            )
+            try:
+                values[dimension.name] = (
+                    self._option(dimension, value) if dimension.kind == "choice" else dimension.encode(value)
+                )
+            except InvalidInputError:
+                if not fitting:
+                    raise
         return values
 
     def check_names(self, point: dict[str, Any], where: str) -> None:

@@ -1,0 +1,50 @@
+"""Opens earlier experiments for searches that learn from them: those that are kept beside the experiment itself.
+
+The experiment's own keys open them, so a search reads nothing that its user could not. A folder of the operator's
+pod, or another prefix that its keys happen to open, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.base import Storage
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.registry import open_storage
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class EarlierExperiments:
+    """The experiments that are kept beside one.
+
+    Args:
+        uri: of the experiment itself.
+        options: its storage, as the operator opens it.
+    """
+
+    uri: str
+    options: StorageOptions
+
+    def __call__(self, place: str) -> Storage:
+        """Return the storage of one.
+
+        Args:
+            place: its name, or its URI.
+
+        Raises:
+            InvalidInputError: it is not kept beside this one, or is this one.
+            StorageError: it cannot be opened.
+        """
+        parent, _, own = self.uri.rpartition("/")
+        name = place.rstrip("/").removeprefix(f"{parent}/")
+        if not _NAME.fullmatch(name) or ".." in name or name == own:
+            raise InvalidInputError(
+                f"warm_start: {place!r} is no other experiment that is kept in {parent}, the storage of this one; "
+                f"give the name of one, or {parent}/NAME",
+                parameter="warm_start",
+            )
+        return open_storage(f"{parent}/{name}", self.options)
