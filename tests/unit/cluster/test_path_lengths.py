@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -50,7 +50,9 @@ def files_called() -> Iterator[set[str]]:
         sys.setprofile(before)
 
 
-def test_report_until_its_status_is_written(play: Play) -> None:
+def test_report_until_its_status_is_written(
+    play: Play, record_property: Callable[[str, object], None]
+) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.step_s = 60.0
         await world.apply(numSamples=1)
@@ -82,17 +84,20 @@ def test_report_until_its_status_is_written(play: Play) -> None:
         tasks: dict[str, asyncio.Future[None]] = {}
         service.handle = noted  # type: ignore[method-assign]
         await asyncio.wait_for(ended.wait(), 120.0)
+        record_property("hot", len(hot))
+        record_property("report", len(found))
         assert 0 < len(hot) <= MAX_HOT, "\n".join([str(len(hot)), *sorted(hot)])
         assert 0 < len(found) <= MAX_REPORT, "\n".join([str(len(found)), *sorted(found)])
 
     play(scenario)
 
 
-def test_manifest_until_the_first_pod(play: Play) -> None:
+def test_manifest_until_the_first_pod(play: Play, record_property: Callable[[str, object], None]) -> None:
     async def scenario(world: World) -> None:
         with files_called() as found:
             await world.apply(numSamples=1)
             await virtual_time.until(lambda: bool(world.api.all("pods")), 60.0)
+        record_property("first_pod", len(found))
         assert 0 < len(found) <= MAX_FIRST_POD, "\n".join([str(len(found)), *sorted(found)])
 
     play(scenario)
