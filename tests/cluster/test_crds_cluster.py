@@ -296,7 +296,7 @@ def test_a_trial_can_be_told_to_stop_once_and_for_all() -> None:
     done("apply", "-n", NAMESPACE, "-f", "-", given=trial("stopping"))
     done("patch", "tt", "stopping", "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"stop": true}}')
     back = kubectl("patch", "tt", "stopping", "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"stop": false}}')
-    assert "a trial that was told to stop does not continue" in back.stderr
+    assert "a stopped trial does not continue" in back.stderr
 
 
 def test_trials_are_selected_by_experiment_and_state(one_trial: str) -> None:

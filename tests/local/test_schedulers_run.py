@@ -346,4 +346,4 @@ def test_a_population_is_found_by_its_name_in_a_manifest(shell: Shell) -> None:
     check_policies(shell, found, exploits)
     changed = next(trial for trial in found if kinds(trial, "exploit"))
     explained = shell.run("explain", changed.trial_id, str(EXPERIMENT))
-    assert "told to resume from" in explained.stdout
+    assert "reset to" in explained.stdout

@@ -278,7 +278,7 @@ _TRIAL = [
     ),
     Rule(
         "!oldSelf.stop || self.stop",
-        "a trial that was told to stop does not continue; raise numSamples of the experiment for another one",
+        "a stopped trial does not continue; raise numSamples of the experiment for another one",
         ".stop",
     ),
 ]

@@ -1,4 +1,4 @@
-"""`trialpod explain TRIAL [DIR|URI|NAME]`: why a trial was stopped, paused, retried or told to follow another one."""
+"""`trialpod explain TRIAL [DIR|URI|NAME]`: why a trial was stopped, paused, retried or reset to another one's state."""
 
 from __future__ import annotations
 
@@ -182,5 +182,5 @@ def show(experiment: ReadExperiment, asked: str, options: argparse.Namespace) ->
 
 
 command = Command(
-    "explain", "say why a trial was stopped, paused, retried or told to follow another one", configure, run
+    "explain", "say why a trial was stopped, paused, retried or reset to another one's state", configure, run
 )

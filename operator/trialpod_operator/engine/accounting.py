@@ -11,7 +11,7 @@ Definitions, for every resource that trials are given (cpu in cores, memory in b
   - `LOST` when it will be done again without a fault of the trial's own: the attempt was disrupted (its node, its
     process or the checkpoint to start from were taken away), or was paused without having saved its latest result;
   - `FAILED` when the attempt failed;
-  - kept, when the attempt ended as it should: it completed, obeyed a decision, or was told to follow another trial.
+  - kept, when the attempt ended as it should: it completed, obeyed a decision, or was reset to another trial's state.
 
 * What is kept is decided when the *trial* ends: `FAILED` if it ends in ERROR; `STOPPED` if it was cut short, that is
   by a scheduler before its last rung, by the user, or by the end of the experiment's budget; else `USEFUL`: it came

@@ -21,7 +21,7 @@ Reason = dict[str, Any]
 _VERBS = {
     "stop": "stopped",
     "pause": "paused",
-    "exploit": "told to follow another trial",
+    "exploit": "reset to another trial's state",
     "continue": "continued",
     "retry": "retried",
     "disruption": "interrupted",
@@ -42,7 +42,7 @@ def describe_decision(kind: str, reason: Reason, iteration: int = 0) -> str:
     """Return what was decided and why, where there is no `Decision`; without the iteration when that is 0."""
     verb = _VERBS.get(kind, kind)
     if kind == "exploit":
-        verb = f"told to resume from {_start(reason)}"
+        verb = f"reset to {_start(reason)}"
     at = f" at iteration {iteration}" if iteration else ""
     why = explain(reason)
     if kind == "continue":

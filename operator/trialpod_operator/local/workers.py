@@ -367,7 +367,7 @@ class Workers:
             return  # the next start finds the attempt lost
         end = describe_exit(exit_info)
         if self._killing:
-            end = AttemptEnd(cause="lost", error="trialpod was told to end at once")
+            end = AttemptEnd(cause="lost", error="trialpod was asked to exit at once")
         elif -exit_info.status in worker.signals or (worker.signals and exit_info.status == 0):
             end = AttemptEnd(cause="preempted", error="it was ended before it could save its state")
         event = AttemptEnded(trial_id=worker.trial.trial_id, attempt=worker.attempt, end=end)

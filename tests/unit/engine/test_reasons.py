@@ -73,5 +73,5 @@ def test_an_exploit_names_whom_it_follows_and_from_where() -> None:
     reason = {"source": "scheduler", "scheduler": "pbt", "source_trial": "t3", "from": "t3",
               "checkpoint": "checkpoint_000004", "from_iteration": 25}  # fmt: skip
     assert sentence(Decision(0.0, "exploit", 2, 20, reason)) == (
-        "told to resume from t3's checkpoint_000004 (iteration 25) at iteration 20: pbt"
+        "reset to t3's checkpoint_000004 (iteration 25) at iteration 20: pbt"
     )
