@@ -50,9 +50,7 @@ def files_called() -> Iterator[set[str]]:
         sys.setprofile(before)
 
 
-def test_report_until_its_status_is_written(
-    play: Play, record_property: Callable[[str, object], None]
-) -> None:
+def test_report_until_its_status_is_written(play: Play, record_property: Callable[[str, object], None]) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.step_s = 60.0
         await world.apply(numSamples=1)
