@@ -1,4 +1,4 @@
-"""`trialpod explain TRIAL [DIR|URI|NAME]`: why a trial was stopped, paused, retried or reset to another one's state."""
+"""`trialpod explain TRIAL [DIR|URI|NAME]`: why a trial was stopped, paused, retried or reset."""
 
 from __future__ import annotations
 
