@@ -59,7 +59,6 @@ class PodIdentity:
     namespace: str
     pod_name: str
     pod_uid: str
-    service_account: str
 
 
 class NotAuthenticatedError(TrialpodError):
@@ -311,7 +310,7 @@ def _identity(status: Mapping[str, Any], audience: str) -> PodIdentity:
                 "the token is not bound to a pod; only the projected token of a trial's pod is accepted"
             )
         found.append(values[0])
-    return PodIdentity(namespace=namespace, pod_name=found[0], pod_uid=found[1], service_account=account)
+    return PodIdentity(namespace=namespace, pod_name=found[0], pod_uid=found[1])
 
 
 CALLER_REQUESTS = Rate(per_s=500.0, burst=2000.0)

@@ -116,11 +116,6 @@ class Sessions:
         self._renewed(self._token)
         return cookie
 
-    def open_for(self, user: User) -> str:
-        """Return the cookie of a new session of a user who has shown who they are."""
-        with self._lock:
-            return self._add(user)
-
     def find(self, cookie: str) -> tuple[User, str] | None:
         """Return the user of a session and the token that its changes need; None when there is no such session."""
         return self._sessions.get(cookie)

@@ -17,7 +17,7 @@ from trialpod_operator.cluster.identity import (
 from trialpod_operator.reports.rate import Rate
 
 NOW = 1_700_000_000.0
-POD = PodIdentity(namespace="team", pod_name="digits-d75de-00001-1", pod_uid="uid-1", service_account="default")
+POD = PodIdentity(namespace="team", pod_name="digits-d75de-00001-1", pod_uid="uid-1")
 
 
 def part(value: Any) -> bytes:
