@@ -75,7 +75,7 @@ test-newest: $(NEWEST_VENV)/$(COMPILED) ## The tests that depend on the version 
 	@tools/build_minio >/dev/null
 	@$(NEWEST_VENV)/bin/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" $(SLOWEST) \
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" $(SLOWEST) \
 	  tests/unit tests/contract tests/local
 
 test-debian: ## The unit and contract tests with the Python of a Debian suite: DEBIAN=sid has the newest (root)

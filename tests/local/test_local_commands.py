@@ -10,7 +10,7 @@ import signal
 import pytest
 from command_shell import Shell
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 
 @pytest.fixture(autouse=True)

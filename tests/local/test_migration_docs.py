@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_shell import Shell
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from command_shell import TRIALPOD, Shell
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 TRAIN = """
 from trialpod import tune

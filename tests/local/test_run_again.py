@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_shell import Shell
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 SCRIPT = """
 from trialpod import tune
