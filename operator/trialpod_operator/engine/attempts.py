@@ -75,7 +75,7 @@ class Attempts:
     def failure_observed(self, event: FailureObserved) -> None:
         """An attempt of several processes cannot complete any more; the first failure counts.
 
-        One that was told to end before is ending for that reason, and processes that lose each other then are no
+        One that was asked to end before is ending for that reason, and processes that lose each other then are no
         failure. A process fails, too, because another one was lost: until it is confirmed that none was, a
         disruption explains the failure.
         """

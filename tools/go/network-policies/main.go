@@ -1,5 +1,5 @@
 // network-policies enforces NetworkPolicies in the test cluster, whose CNI plugin does not: kube-router's controller,
-// which writes iptables rules and IP sets. It removes them when it is told to end (SIGTERM).
+// which writes iptables rules and IP sets. It removes them on SIGTERM.
 //
 // Both nodes of that cluster share one network namespace, so one controller stands for all nodes.
 package main

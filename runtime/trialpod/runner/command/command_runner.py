@@ -1,4 +1,4 @@
-"""Runs a command as a trial: starts it, reports what it measures, ends it when told to, keeps its checkpoints.
+"""Runs a command as a trial: starts it, reports what it measures, ends it on request, keeps its checkpoints.
 
 It stands where the user's function would: results go through a `Session`, so they are numbered, judged and repeated
 as those of any other Trainable.

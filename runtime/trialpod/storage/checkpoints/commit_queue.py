@@ -30,7 +30,7 @@ MAX_WAITING = 2
 
 _LOOK_S = 0.25
 _SLOW_S = 1.0
-"""Minimum time that training has waited for room, altogether, before it is told why."""
+"""Minimum time that training has waited for room, altogether, before a warning says why."""
 _LOG_EVERY_S = 60.0
 _PROGRESS_AFTER_S = 5.0
 _PROGRESS_EVERY_S = 10.0

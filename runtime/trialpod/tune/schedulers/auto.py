@@ -257,7 +257,7 @@ class AutoScheduler(MetricScheduler):
             found.append(Horizon(self.metric, math.inf))  # NaN meets it too
         return found
 
-    # -- what people and files are told -----------------------------------------------------------------------------
+    # -- messages and files ----------------------------------------------------------------------------------------
 
     @classmethod
     def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102

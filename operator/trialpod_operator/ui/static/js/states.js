@@ -1,4 +1,4 @@
-/** The states of trials: a word, a shape and a colour each, so that none of them is told by colour alone. */
+/** The states of trials: a word, a shape and a colour each, so that colour alone never distinguishes them. */
 
 import { h, s } from "./dom.js";
 

@@ -1,7 +1,7 @@
 /**
  * What the page knows of one experiment, and what of it is shown: rows, filter, selection, sorting.
  *
- * Views read from here and are told what changed: "rows", "filter", "selection", "view" or "header". The part that a
+ * Views read from here and are notified of what changed: "rows", "filter", "selection", "view" or "header". The part that a
  * link should carry (filter, sorting, columns, axes) is written to the address.
  */
 
