@@ -95,6 +95,8 @@ def test_the_script_about_objectives_prints_their_front(tmp_path: Path) -> None:
     assert sizes
 
 
+@pytest.mark.once
+@pytest.mark.slow
 def test_the_manifest_with_algorithm_auto_runs(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     pytest.importorskip("threadpoolctl")
