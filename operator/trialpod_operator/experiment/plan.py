@@ -15,7 +15,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.protocol.values import params_encoder
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.endpoints import endpoint_of, region_of
+from trialpod.storage.s3.routes import endpoint_of, region_of
 from trialpod.tune.backends import ExperimentRequest, TrialNamer
 from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.goal import check_several, own_goal
