@@ -9,6 +9,7 @@ import pytest
 from trialpod.errors import InvalidInputError
 from trialpod.storage.lock import LockHolder
 from trialpod_operator.commands.retry import retry_arguments
+from trialpod_operator.view.reading import Activity
 
 FOLDER = Path("/home/ada/tune/trialpod-results/exp")
 
@@ -45,3 +46,23 @@ class TestArguments:
     def test_says_what_else_to_do(self, holder: LockHolder | None, message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             retry_arguments(holder, FOLDER, [], from_scratch=False)
+
+
+class TestCommand:
+    """The command that `why`, `stop` and `resume` name."""
+
+    def test_leaves_out_what_was_meant_for_one_run(self) -> None:
+        holder = ran("/venv/bin/trialpod", "run", "my script.py", "--fresh", "--name", "b")
+        activity = Activity(holder, runs=False)
+        assert activity.command == "trialpod run 'my script.py' --name b"
+        assert activity.retry_command == "trialpod run --retry-failed 'my script.py' --name b"
+
+    def test_leaves_a_program_and_its_arguments_alone(self) -> None:
+        holder = ran("/venv/bin/trialpod", "run", "--metric", "loss", "--", "./t", "--lr={lr:uniform:0:1}", "--fresh")
+        activity = Activity(holder, runs=False)
+        assert activity.command == "trialpod run --metric loss -- ./t '--lr={lr:uniform:0:1}' --fresh"
+        assert activity.retry_command.startswith("trialpod run --retry-failed --metric loss -- ")
+
+    def test_of_a_script_run_by_python(self) -> None:
+        activity = Activity(ran("python", "script.py"), runs=False)
+        assert (activity.command, activity.retry_command) == ("python script.py", "")
