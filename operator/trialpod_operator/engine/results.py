@@ -18,6 +18,7 @@ from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo
 from trialpod.protocol.values import ResultReader, open_leniently
 from trialpod.protocol.values import number as number_of
 from trialpod.tune.plugins.objectives import Objective, point_of
+from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import ActionList, ResultsApplied
@@ -267,6 +268,8 @@ def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was
     reported = sorted(key for key in result if key not in AUTO_RESULT_KEYS)
     if metric in result:
         return f"the metric '{metric}' is not a number but {result[metric]!r:.60}; report a number under that name"
+    if reported == [DEFAULT_METRIC]:
+        return f"the metric '{metric}' {what}, but a number without a name; report {{'{metric}': number}}"
     shown = ", ".join(reported[:10]) + (f" and {len(reported) - 10} more" if len(reported) > 10 else "")
     close = nearest(metric, reported)
     hint = f"; did you mean '{close}'?" if close else ""
