@@ -30,7 +30,7 @@ from trialpod_operator.api.command import command_of
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.rules import check_scheduler, nothing_varies
-from trialpod_operator.api.search_space import compile_search_space, varies
+from trialpod_operator.api.search_space import compile_search_space, lookalikes, varies
 from trialpod_operator.engine.settings import RepeatRules, Settings
 from trialpod_operator.experiment.definition import describe
 
@@ -239,7 +239,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         if request.storage_uri
         else None,
         # A search algorithm may have its own space beside these values.
-        notice=_notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler),
+        notice=_constants(request.param_space)
+        or _notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler),
         document={
             "name": name,
             "storage": request.storage_uri,
@@ -261,6 +262,17 @@ def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:
     """Return the mode that only the scheduler or the search algorithm was given."""
     modes = (own_goal(owner)[1] for owner in (request.scheduler, request.search_alg) if owner is not None)
     return next((mode for mode in modes if mode == "max" or mode == "min"), None)
+
+
+def _constants(space: Mapping[str, Any]) -> str:
+    """Return that a script wrote distributions as a manifest does, which are constants in Python; "" when not."""
+    found = lookalikes(dict(space))
+    if not found:
+        return ""
+    which = f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0]
+    return (
+        f"the search space: {which} looks like a distribution and is a constant; write tune.uniform(...) or the like"
+    )
 
 
 def _notice(space: Mapping[str, Any], samples: int, scheduler: TrialScheduler) -> str:
