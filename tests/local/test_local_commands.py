@@ -153,6 +153,7 @@ class TestEnded:
         assert done.stderr.startswith(f"trialpod: {message}")
 
     def test_an_experiment_in_place_of_a_trial(self, shell: Shell) -> None:
+        shell.env["HOLD"] = str(shell.folder / "hold")
         shell.write("train.py", FINITE)
         shell.manifest("climb", metric="score", mode="max", numSamples=1)
         assert shell.run("run", "experiment.yaml").returncode == 0

@@ -108,7 +108,7 @@ def _run(arguments: Namespace) -> int:
         folder = Path.cwd() if path == "-" else Path(path).resolve().parent
         hints = _entry_point_hints(report, folder)
         problems = _import_problems(report, folder) if arguments.imports else []
-        # What cannot be imported is told once.
+        # What cannot be imported is shown once.
         shown = [] if problems else hints
         report = replace(report, problems=report.problems + problems, warnings=report.warnings + shown)
         if not _show(report):

@@ -190,7 +190,7 @@ class Activity:
 
     @property
     def retry_command(self) -> str:
-        """The same with what has failed tried again; empty when `trialpod run` did not run it."""
+        """The same, and what has failed is retried; empty when `trialpod run` did not run it."""
         return rerun_command(self.holder, ["--retry-failed"])
 
     @property

@@ -1,4 +1,4 @@
-"""The command that ran an experiment, as it is given again: without the options that were meant for that one run."""
+"""The command that ran an experiment, as it is given again: without the options of that one run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def rerun_arguments(holder: LockHolder, options: Sequence[str] = ()) -> list[str
         if not skip and word not in ONE_RUN | ONE_RUN_WITH_VALUE:
             kept.append(word)
         skip = not skip and word in ONE_RUN_WITH_VALUE
-    after_run = kept.index("run") + 1
-    return [*kept[:after_run], *options, *kept[after_run:], *words[end:]]
+    return [*kept, *options, *words[end:]]
 
 
 def rerun_command(holder: LockHolder | None, options: Sequence[str] = ()) -> str:
