@@ -29,7 +29,7 @@ import time
 from trialpod import tune
 
 def train(config):
-    time.sleep(6)
+    time.sleep(8)
     tune.report({"score": 1})
 """
 EXITS = """
@@ -43,7 +43,7 @@ FINE = "from trialpod import tune\n\ndef train(config):\n    tune.report({'score
 
 def pod(**spec: Any) -> Json:
     """Return the fields of an experiment whose pods have these fields."""
-    return {"template": {"spec": {"terminationGracePeriodSeconds": 15, **spec}}}
+    return {"template": {"spec": {"terminationGracePeriodSeconds": 5, **spec}}}
 
 
 def container(**fields: Any) -> Json:
@@ -152,7 +152,7 @@ CASES: dict[Reason, Case] = {
         ends=True,
     ),
     Reason.DEADLINE_EXCEEDED: Case(
-        {"trainable": {"source": NEEDS_TIME}, **pod(activeDeadlineSeconds=4)},
+        {"trainable": {"source": NEEDS_TIME}, **pod(activeDeadlineSeconds=3, terminationGracePeriodSeconds=1)},
         pod(activeDeadlineSeconds=60),
         ends=True,
     ),
