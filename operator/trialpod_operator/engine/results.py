@@ -125,6 +125,7 @@ class Results:
         self._deadline.note(trial)
         trial.set_last_result(bytes(event.results[-1]), _iteration(shown[-1]))
         self._state.count_results(len(shown))
+        self._state.standings.begun(trial)
         self._actions.add(ResultsApplied(trial, event.attempt, shown, opened))
 
     def add_checkpoints(self, trial: Trial, committed: list[CheckpointInfo]) -> None:
@@ -156,7 +157,7 @@ class Results:
                 number = float(value)
             except OverflowError:
                 number = math.inf if value > 0 else -math.inf
-            trial.record_value(number, _iteration(result))
+            self._state.record_value(trial, number, _iteration(result))
             if not trial.repeat_of:
                 self._note_improvement(number)
             if not self._state.flags.measured:
