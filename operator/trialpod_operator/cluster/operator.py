@@ -33,7 +33,7 @@ from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.lease import LeaderLabel, Lease
-from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS
+from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS, sample_loop_lag
 from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.reports.probes import Page, ProbeServer
@@ -150,6 +150,7 @@ class OperatorProcess:
         # A standby is alive before it leads.
         await self._probes.start(self._options.host, self._options.probe_port)
         self._in_background(self._beat())
+        self._in_background(sample_loop_lag())
         await self._authority.begin()
         # The process before this one may have left the label on the pod.
         if self._options.standby:
