@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import itertools
 import json
 import logging
@@ -53,6 +54,7 @@ async def run_operator(options: OperatorOptions) -> int:
     share_arenas()
     kube = await Kube.connect()
     process = OperatorProcess(kube, options)
+    freeze_modules()
     try:
         return await process.run()
     finally:
@@ -329,6 +331,16 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("trialpod", "trialpod_operator"):
         logging.getLogger(name).setLevel(level)
+
+
+def freeze_modules() -> None:
+    """Take what was imported out of what the garbage collector looks at: it stays as long as the process.
+
+    A full collection scans all objects, and nothing else runs meanwhile: 78 ms with 10,000 finished trials, of which
+    62 ms are for modules (101,000 of 131,000 objects).
+    """
+    gc.collect()
+    gc.freeze()
 
 
 ARENAS = 2
