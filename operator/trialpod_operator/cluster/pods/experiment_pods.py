@@ -40,7 +40,7 @@ class ExperimentPods:
         bindings: what should run, by trial id.
         changed: ids of trials whose TuneTrial has to be looked at.
         attention: which attempts the next pass looks at.
-        starting: those that may not have taken up their work yet, by trial id.
+        starting: those that may not have started their work yet, by trial id.
     """
 
     key: str
@@ -84,7 +84,7 @@ class ExperimentPods:
         self.attention.note(trial_id)
 
     def unassigned(self) -> list[PodBinding]:
-        """Return the attempts that have not taken up their work."""
+        """Return the attempts that have not started their work."""
         for trial_id, binding in list(self.starting.items()):
             if binding.assigned or self.bindings.get(trial_id) is not binding:
                 del self.starting[trial_id]
