@@ -213,6 +213,10 @@ class TuneConfig:
         metrics: several objectives in place of `metric` and `mode`: a list of
             `{"name": "loss", "mode": "min", "threshold": 0.5}`. A trial whose value is worse than a threshold, which
             may be left out, is not accepted as best. As `spec.metrics` of a manifest. Ray has no such argument.
+        warm_start: `{"experiments": ["climb", ...]}` names earlier experiments, kept beside this one or by directory
+            or URI, whose best configs are tried first and are a prior while that pays; `{"auto": True}` takes all
+            beside this one that share at least half of its parameters. With the search auto. As `spec.warmStart` of
+            a manifest. Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -236,6 +240,7 @@ class TuneConfig:
     stop_when_not_worth: float | None = None
     repeats: dict[str, Any] | None = None
     metrics: list[dict[str, Any]] | None = None
+    warm_start: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if cast("int | None", self.num_samples) is None:
@@ -268,6 +273,7 @@ class TuneConfig:
                 f"{where}: stop_when_not_worth is an improvement of a metric; give metric and mode"
             )
         self._check_repeats(where)
+        self._check_warm_start(where)
         if not isinstance(self.reuse_actors, bool):
             refuse(where, "reuse_actors", self.reuse_actors, "True or False")
         for argument in ("trial_name_creator", "trial_dirname_creator"):
@@ -316,6 +322,21 @@ class TuneConfig:
             refuse(where, "repeats", given, expected)
         if self.metric is None:
             raise InvalidInputError(f"{where}: repeats compare configs by a metric; give metric and mode")
+
+    def _check_warm_start(self, where: str) -> None:
+        given = self.warm_start
+        if given is None:
+            return
+        names = given.get("experiments", []) if isinstance(given, dict) else None
+        fitting = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+        automatic = fitting and given.get("auto", False)
+        if not fitting or set(given) - {"experiments", "auto"} or automatic not in (True, False):
+            fitting = False
+        if not fitting or bool(names) == automatic:
+            expected = '{"experiments": [NAME, ...]}, {"auto": True} or None'
+            refuse(where, "warm_start", given, expected)
+        if self.algorithm is None and self.search_alg is None:
+            raise InvalidInputError(f'{where}: warm_start is advice for the search auto; give algorithm="auto"')
 
     def _check_algorithm(self, where: str) -> None:
         if self.algorithm is None:

@@ -437,6 +437,7 @@ class Tuner:
             max_trial_hours=tuning.max_trial_hours,
             max_gpu_hours=tuning.max_gpu_hours,
             repeats=tuning.repeats,
+            warm_start=tuning.warm_start,
             stop_when_not_worth=tuning.stop_when_not_worth,
             seed=tuning.seed,
             algorithm=tuning.algorithm,

@@ -190,6 +190,11 @@ class OptunaSearch(LibrarySearcher):
         if self._user_storage is not None:
             self._copy = StudyCopy(self._user_storage, name, directions, self._owner)
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether there is something to read, and no study of the user's that a copy would write to."""
+        return super().reads_ahead and self._user_storage is None
+
     def _start(self) -> None:
         known = self._warmed
         super()._start()
