@@ -117,7 +117,7 @@ def own_loggers(folder: str) -> dict[str, Any]:
     return {
         "calls": own.calls,
         "calls of a failure": failing.calls,
-        "standard files beside it": [f for f in files if "tfevents" not in f],
+        "standard files beside it": [f for f in files if f.startswith(("params", "result", "progress"))],
         "json given": sorted(e for e in os.listdir(given.path) if e.endswith(("json", "csv"))),
         "classes": [
             issubclass(c, LoggerCallback) for c in (CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback)
