@@ -47,7 +47,8 @@ def flatten_dict(
         InvalidInputError: a name has the delimiter in it, and `prevent_delimiter` is set.
     """
     kinds = (dict, list) if flatten_list else (dict,)
-    flat, checked = dict(dt), [*dt]
+    flat = dict(dt)
+    checked: list[Any] = [*dt]
     while True:
         if prevent_delimiter and (bad := next((key for key in checked if delimiter in str(key)), None)) is not None:
             raise InvalidInputError(f"the name {bad!r} has {delimiter!r} in it, which divides names of nested dicts")
