@@ -131,7 +131,7 @@ test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k n
 	@for program in kstatus network-policies; do tools/build_go $$program > /dev/null || exit 1; done
 	$(BIN)/pytest -q -p no:xdist tests/unit/cluster/status/test_kstatus_library.py
 	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
-	tools/cluster/exec $(BIN)/pytest -q -n 3 -m "together and not addon" $(SLOWEST) tests/cluster \
+	tools/cluster/exec $(BIN)/pytest -q -n 3 --dist loadgroup -m "together and not addon" $(SLOWEST) tests/cluster \
 	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
 	@echo "== cluster tests that break the cluster or measure it, one after another"
 	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not addon" $(SLOWEST) tests/cluster \
