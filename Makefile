@@ -69,7 +69,7 @@ test-slow: $(VENV)/$(COMPILED) test-newest ## The tests that take longer (kills,
 	@tools/build_minio >/dev/null
 	@$(BIN)/$(COMPILE)
 	@echo "== slow tests on Python $(OLDEST)"
-	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow $(SLOWEST) tests
+	$(BIN)/pytest -q -n 4 --dist loadgroup -m slow $(SLOWEST) tests
 
 test-newest: $(NEWEST_VENV)/$(COMPILED) ## The tests that depend on the version of Python, on the newest
 	@tools/build_minio >/dev/null
