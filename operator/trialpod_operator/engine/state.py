@@ -189,8 +189,14 @@ class State:
 
     @property
     def reported(self) -> bool:
-        """Whether a trial has reported a result or saved a checkpoint: code that had no effect may be corrected."""
-        return self.flags.results > 0 or any(trial.next_checkpoint_index for trial in self._ordered)
+        """Whether a trial has reported a result or saved a checkpoint: code that had no effect may be corrected.
+
+        Results without the metric that the experiment is about are none: nothing can be compared with them.
+        """
+        settings = self.settings
+        needs_metric = settings is not None and settings.metric is not None and settings.strict_metric
+        counted = self.flags.measured if needs_metric else self.flags.results > 0
+        return counted or any(trial.next_checkpoint_index for trial in self._ordered)
 
     def get_trials(self) -> Sequence[Trial]:
         """Return all trials in order of creation; not to be changed."""

@@ -141,6 +141,20 @@ class TestCorrectedTrainable:
 
         play(scenario)
 
+    def test_results_without_the_metric_do_not_keep_it(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.metric, world.pods.behaviour.saves = "scoer", False
+            await world.apply(numSamples=2, trainable=WRONG)
+            await world.until_over()
+            assert (world.states(), world.status["trainableFixed"]) == (["ERROR"] * 2, False)
+            world.pods.behaviour.metric = "score"
+            await world.change(trainable=RIGHT)
+            await until(lambda: world.condition("Succeeded").get("status") == "True", 120.0)
+            assert (world.states(), world.status["trainableFixed"]) == (["TERMINATED"] * 2, True)
+            assert entrypoints(world) == {"train:trian", "train:train"}
+
+        play(scenario)
+
     def test_waits_for_attempts_that_run(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             world.pods.behaviour.fails_at = {("00000", 1): 1}
