@@ -26,6 +26,7 @@ TOGETHER = frozenset(
         "test_lifecycle",
         "test_ray_scripts_cluster",
         "test_recipes",
+        "test_remedies_cluster",
         "test_retry_cluster",
         "test_scoped_storage",
         "test_ui_served",

@@ -18,7 +18,7 @@ from command_shell import Running, Shell, read_json_lines
 from minio_server import ACCESS_KEY, SECRET_KEY, MinioServer, environment_keys
 
 from trialpod.storage.base import Storage
-from trialpod.storage.s3.endpoints import forget
+from trialpod.storage.s3.routes import forget
 from trialpod.tune.result import Result
 from trialpod_operator.commands.checkpoints import listed
 from trialpod_operator.view.reading import read_view

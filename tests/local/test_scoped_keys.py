@@ -33,10 +33,9 @@ from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
-from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.credentials import Credentials, Supply
 from trialpod.storage.s3.storage import S3Storage
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
-from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.cluster.key_issuer import session_policy
 
 pytestmark = [pytest.mark.local, pytest.mark.once]

@@ -69,6 +69,7 @@ from trialpod_operator.cluster.experiment_controller import RETRY_S
 from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.pods import attention
 from trialpod_operator.experiment import background_search
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.durable import NotReadyError
@@ -320,6 +321,7 @@ class SimWorld(Surroundings):
 
     def __init__(self, plan: Plan, loop: SimLoop, folder: Path, keep: bool) -> None:
         self.plan = plan
+        attention.MAX_FEW = 0 if plan.seed % 2 else MAX_FEW  # as for thousands of attempts, or a few
         self.kernel = Kernel(plan.seed, loop, keep)
         self.loop = loop
         self.folder = folder
@@ -487,6 +489,7 @@ class SimWorld(Surroundings):
 
 
 W = TypeVar("W", bound=Any)
+MAX_FEW = attention.MAX_FEW
 _FREEZE_AT = (0, 10, 40)
 """Before these runs of a process, what is there by then is taken out of what `gc` looks at after each run."""
 _runs = itertools.count()
@@ -533,6 +536,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     default(_BEGIN_SESSION, "wall", sim_time.time)
     default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())
     put(work_queue, "random", _Jitter())
+    put(attention, "MAX_FEW", MAX_FEW)  # each plan sets it
     put(attempt_module, "_open", lambda *args, **given: world_of().open_checkpoints(*args, **given))
     put(experiment_controller, "open_storage", lambda *args: world_of().open_storage(*args))
     put(deletion, "open_storage", lambda *args: world_of().open_storage(*args))

@@ -85,6 +85,7 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
         rules.metrics()
         rules.goal()
         rules.samples()
+        rules.stop()
         rules.budgets()
         rules.algorithm()
         rules.search_algorithm()
@@ -147,6 +148,11 @@ class _Rules:
         if self._has("trainable", "attribute") and "source" not in given:
             self._report(("trainable", "attribute"), "goes only with source; an entrypoint names it after its colon")
 
+        entrypoint = self._get("trainable", "entrypoint")
+        module, _, name = entrypoint.partition(":") if isinstance(entrypoint, str) else ("", "", "")
+        if module.endswith(".py"):
+            written = f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+            self._report(("trainable", "entrypoint"), f"names a module, not a file: {written}")
         if given == ["source"] and not self._started:
             self._inline_source(self._get("trainable", "source"), self._get("trainable", "attribute"))
 
@@ -185,6 +191,9 @@ class _Rules:
                 self._warn(path, f"{mistake} (of Python {sys.version_info[0]}.{sys.version_info[1]})")
             else:
                 self._report(path, mistake)
+            return
+        if inline_source.defines_nothing(source):
+            self._report(path, "defines neither a function nor a class, so there is nothing to run")
             return
         names = [] if attribute or inline_source.has_class(source) else inline_source.candidates(source)
         if len(names) > 1:
@@ -280,6 +289,15 @@ class _Rules:
             return self._get("numSamples")
         budgets = (self._get(name) for name in ("timeBudget", *HOUR_BUDGETS))
         return samples_by_default(self._get("algorithm"), budgets)
+
+    def stop(self) -> None:
+        from trialpod.tune.result import AUTOMATIC_METRICS
+
+        stop = self._get("stop")
+        for key in stop if isinstance(stop, dict) else ():
+            automatic = None if key in AUTOMATIC_METRICS else nearest(key, AUTOMATIC_METRICS)
+            if automatic is not None and key != self._get("metric"):
+                self._warn(("stop", key), f"is no value that every result has; did you mean {automatic!r}?")
 
     def algorithm(self) -> None:
         if self._get("algorithm") is None:

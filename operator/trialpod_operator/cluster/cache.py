@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod_operator.cluster.names import EXPERIMENT_LABEL, TRIAL_KIND
+from trialpod_operator.cluster.names import EXPERIMENT_LABEL, TRIAL_ID_LABEL, TRIAL_KIND
 from trialpod_operator.engine.trial import ERROR, TERMINATED
 
 MAX_DELETED = 10_000
@@ -46,6 +46,8 @@ class ObjectCache:
         self._trials: dict[str, dict[str, Object | _Packed]] = {}  # by the experiment's key, then by name
         self._stops: dict[str, dict[str, str]] = {}  # by the same: the ids of trials that are to stop
         self._pods: dict[str, dict[str, Object | _Packed]] = {}
+        self._pods_by_trial: dict[str, dict[str, set[str]]] = {}  # names; by the key, then by the trial's id
+        self._keys_of_pods: dict[tuple[str, str], str] = {}  # by namespace and name
         self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
     def update_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
@@ -67,7 +69,26 @@ class ObjectCache:
 
     def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a pod; return the key of its experiment, None when it is not ours."""
-        return self._take(self._pods, _lean(item), deleted=deleted)
+        key = self._take(self._pods, _lean(item), deleted=deleted)
+        if key is not None:
+            self._index_pod(key, item["metadata"])
+        return key
+
+    def _index_pod(self, key: str, metadata: Mapping[str, Any]) -> None:
+        name, trial_id = metadata["name"], _trial_of(metadata)
+        where = metadata["namespace"], name
+        by_trial = self._pods_by_trial.setdefault(key, {})
+        if name in self._pods.get(key, {}):
+            self._keys_of_pods[where] = key
+            by_trial.setdefault(trial_id, set()).add(name)
+            return
+        self._keys_of_pods.pop(where, None)
+        found = by_trial.get(trial_id, set())
+        found.discard(name)
+        if not found:
+            by_trial.pop(trial_id, None)
+        if not by_trial:
+            del self._pods_by_trial[key]
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
@@ -87,15 +108,20 @@ class ObjectCache:
 
     def experiment_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the key of the experiment that a pod belongs to, "" when no such pod is there."""
-        for key, pods in self._pods.items():
-            pod = pods.get(name) if key.startswith(f"{namespace}/") else None
-            if pod is not None and _identity(pod)[0] == uid:
-                return key
-        return ""
+        key = self._keys_of_pods.get((namespace, name), "")
+        pod = self._pods.get(key, {}).get(name)
+        return key if pod is not None and _identity(pod)[0] == uid else ""
 
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]
+
+    def pods_of_trial(self, key: str, trial_id: str) -> list[Object]:
+        """Return the pods of an experiment whose label names the trial."""
+        pods = self._pods.get(key, {})
+        known = sorted(self._pods_by_trial.get(key, {}).get(trial_id, ()))
+        found = [_must(pods[name]) for name in known if name in pods]
+        return [pod for pod in found if _trial_of(pod["metadata"]) == trial_id]  # labels of reused pods change
 
     def deleted_pod(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
@@ -115,7 +141,9 @@ class ObjectCache:
 
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
-        for store in (self._trials, self._stops, self._pods):
+        for name in self._pods.get(key, {}):
+            self._keys_of_pods.pop((key.partition("/")[0], name), None)
+        for store in (self._trials, self._stops, self._pods, self._pods_by_trial):
             store.pop(key, None)
 
     def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
@@ -152,6 +180,10 @@ def _identity(item: Object | _Packed) -> tuple[str, str]:
     if isinstance(item, _Packed):
         return item.uid, item.version
     return str(item["metadata"].get("uid", "")), str(item["metadata"].get("resourceVersion", ""))
+
+
+def _trial_of(metadata: Mapping[str, Any]) -> str:
+    return str((metadata.get("labels") or {}).get(TRIAL_ID_LABEL, ""))
 
 
 def _unpacked(item: Object | _Packed | None) -> Object | None:

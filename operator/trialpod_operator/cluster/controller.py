@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.kube import Kube
@@ -29,8 +30,9 @@ FIRST_LOOK_S = 60.0
 """Maximum time after the start until a watch has shown every experiment."""
 
 REST_PER_ATTEMPT_S = 0.0001
-"""An experiment is looked at again after such a rest for each attempt under way: a look takes time for each of them,
-and what happens meanwhile takes one look together."""
+MAX_REST_S = 0.1
+"""An experiment is looked at again after such a rest for each attempt under way, up to a maximum: what happens
+meanwhile takes one look together."""
 
 CHANGE_S = 1.0
 """Maximum time that a change which only the status shows waits for its reconcile."""
@@ -129,8 +131,12 @@ class Controller:
     def on_pod(self, item: Object, *, deleted: bool) -> None:
         """A pod was made, changed or deleted."""
         key = self.cache.update_pod(item, deleted=deleted)
-        if key is not None:
-            self.queue.add(key)
+        if key is None:
+            return
+        if (controller := self._controllers.get(key)) is not None:
+            metadata = item["metadata"]
+            controller.pod_changed(str(metadata["labels"].get(names.TRIAL_ID_LABEL, "")), metadata["name"])
+        self.queue.add(key)
 
     # -- work --
 
@@ -160,7 +166,7 @@ class Controller:
     def rest_s(self, key: str) -> float:
         """Return for how many seconds an experiment rests after a pass."""
         controller = self._controllers.get(key)
-        return controller.size * REST_PER_ATTEMPT_S if controller is not None else 0.0
+        return min(controller.size * REST_PER_ATTEMPT_S, MAX_REST_S) if controller is not None else 0.0
 
     def _failed(self, key: str, error: BaseException) -> None:
         if isinstance(error, ApiError | NotReadyError):

@@ -213,7 +213,12 @@ class ExperimentController:
     def trial_changed(self, trial_id: str) -> None:
         """A TuneTrial was edited or deleted by somebody."""
         if self._bindings is not None:
-            self._bindings.changed.add(trial_id)
+            self._bindings.trial_changed(trial_id)
+
+    def pod_changed(self, trial_id: str, name: str) -> None:
+        """A pod with a trial's label was made, changed or deleted."""
+        if self._bindings is not None:
+            self._bindings.pod_changed(trial_id, name)
 
     # -- reconcile --
 

@@ -21,10 +21,10 @@ from trialpod.protocol.messages import CredentialsAnswer
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3.credentials import Supply
 from trialpod.storage.s3.providers import provider_for
 from trialpod.storage.s3.storage import parse_uri
 from trialpod.storage.s3.sts import MOST_POLICY_CHARACTERS, StsRefusedError, assume_role
-from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.api.models import ScopedCredentials
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.status.conditions import Problem

@@ -318,6 +318,7 @@ def local_findings(view: ExperimentView, found: Activity, now: float) -> Json:
         "process": holder.pid if holder is not None and found.runs else None,
         "running_for_s": now - holder.started if holder is not None and found.runs else None,
         "command": found.command,
+        "retry_command": found.retry_command,
         "host": found.elsewhere,
         "orphans": list(found.orphans),
         "deadline_s": view.progress_deadline_s,
@@ -351,9 +352,8 @@ def local_next_steps(found: Json, place: str) -> list[str]:
         steps.append(f"run it again where it was started, it resumes{again}")
     if found["failed"]:
         steps.append(f"{program()} logs {where} {found['failed'][0]['trial']} shows what the trial printed")
-        if "trialpod run" in found["command"] and state != RUNNING:
-            retry = " ".join([found["command"].replace(" --retry-failed", ""), "--retry-failed"])
-            steps.append(f"what failed runs again, once the cause is corrected, by: {retry}")
+        if found["retry_command"] and state != RUNNING:
+            steps.append(f"what failed runs again, once the cause is corrected, by: {found['retry_command']}")
     if state in ("Succeeded", "Stopped"):
         steps.append(f"{program()} best {where} prints the best parameters")
     return steps

@@ -15,7 +15,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.protocol.values import params_encoder
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.endpoints import endpoint_of, region_of
+from trialpod.storage.s3.routes import endpoint_of, region_of
 from trialpod.tune.backends import ExperimentRequest, TrialNamer
 from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.goal import check_several, own_goal
@@ -30,7 +30,7 @@ from trialpod_operator.api.command import command_of
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.rules import check_scheduler, nothing_varies
-from trialpod_operator.api.search_space import compile_search_space, varies
+from trialpod_operator.api.search_space import compile_search_space, lookalikes, varies
 from trialpod_operator.engine.settings import RepeatRules, Settings
 from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.warm_start import KEY as WARM_START
@@ -249,7 +249,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         if request.storage_uri
         else None,
         # A search algorithm may have its own space beside these values.
-        notice=_notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler)
+        notice=_constants(request.param_space)
+        or _notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler)
         or about_earlier,
         document={
             "name": name,
@@ -273,6 +274,17 @@ def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:
     """Return the mode that only the scheduler or the search algorithm was given."""
     modes = (own_goal(owner)[1] for owner in (request.scheduler, request.search_alg) if owner is not None)
     return next((mode for mode in modes if mode == "max" or mode == "min"), None)
+
+
+def _constants(space: Mapping[str, Any]) -> str:
+    """Return that a script wrote distributions as a manifest does, which are constants in Python; "" when not."""
+    found = lookalikes(dict(space))
+    if not found:
+        return ""
+    which = f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0]
+    return (
+        f"the search space: {which} looks like a distribution and is a constant; write tune.uniform(...) or the like"
+    )
 
 
 def _notice(space: Mapping[str, Any], samples: int, scheduler: TrialScheduler) -> str:

@@ -26,7 +26,7 @@ from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DI
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage, scheme_of, storage_class
 from trialpod.storage.s3 import routes
-from trialpod.storage.s3.endpoints import endpoint_of
+from trialpod.storage.s3.routes import endpoint_of
 from trialpod.storage.s3.storage import parse_uri
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.callback_list import CallbackError

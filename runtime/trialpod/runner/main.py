@@ -326,8 +326,7 @@ def _supply_keys(client: ReportClient, assignment: Assignment) -> None:
     from trialpod.protocol.http import TransportError
     from trialpod.protocol.messages import CredentialsRequest
     from trialpod.storage.base import StorageUnavailableError
-    from trialpod.storage.s3.credentials import Credentials
-    from trialpod.storage.s3.supplied import SuppliedCredentials, Supply, supply
+    from trialpod.storage.s3.credentials import Credentials, SuppliedCredentials, Supply, supply
 
     request = CredentialsRequest(trial_id=assignment.trial_id, attempt=assignment.attempt)
 

@@ -23,9 +23,8 @@ from trialpod.errors import StorageError
 from trialpod.protocol.messages import CredentialsAnswer, CredentialsRequest, ErrorAnswer
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.credentials import Credentials, Supply
 from trialpod.storage.s3.sts import StsRefusedError
-from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.cluster import key_issuer
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.reports.service import Reply

@@ -15,7 +15,7 @@ from bucket_server import BucketServer
 
 from trialpod import tune
 from trialpod.storage.registry import open_storage
-from trialpod.storage.s3 import endpoints, routes
+from trialpod.storage.s3 import routes
 from trialpod_operator.kube_client import storage as remote_storage
 from trialpod_operator.kube_client.backend import KubernetesBackend
 from trialpod_operator.kube_client.client import Experiments
@@ -31,12 +31,10 @@ FORBIDDEN: Json = {"code": 403, "reason": "Forbidden", "message": "no"}
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[BucketServer]:
     routes.forget()  # what other tests have said about this bucket
-    endpoints.forget()
     made = BucketServer(tmp_path / "bucket")
     yield made
     made.close()
     routes.forget()
-    endpoints.forget()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ class TestImports:
         code = """
 import sys
 from trialpod.storage.registry import storage_class, open_storage
-from trialpod.storage.s3.supplied import SuppliedCredentials
+from trialpod.storage.s3.credentials import SuppliedCredentials
 open_storage("s3://bucket/prefix", check=False).sub("trial")
 print([name for name in ("minio", "urllib3", "ssl") if name in sys.modules])
 """

@@ -11,10 +11,9 @@ import urllib3
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.credentials import Credentials, Supply
 from trialpod.storage.s3.errors import Answer
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
-from trialpod.storage.s3.supplied import Supply
 
 DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
 MADE = (

@@ -21,8 +21,7 @@ from typing import Any
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials, CredentialsProvider
-from trialpod.storage.s3.supplied import supplier
+from trialpod.storage.s3.credentials import Credentials, CredentialsProvider, supplier
 
 _CHECK_INTERVAL_S = 1.0
 _IDENTITY_TIMEOUT_S = 5.0

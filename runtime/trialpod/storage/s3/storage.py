@@ -31,10 +31,9 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.parallel import run_all
 from trialpod.storage.s3.client import Rejection, S3Client, final_error
 from trialpod.storage.s3.conditional import etag_of, put, replace
-from trialpod.storage.s3.endpoints import endpoint_of, plain, region_of
 from trialpod.storage.s3.errors import Answer, not_s3
 from trialpod.storage.s3.multipart import download, upload
-from trialpod.storage.s3.routes import route_to
+from trialpod.storage.s3.routes import endpoint_of, plain, region_of, route_to
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -25,9 +25,8 @@ from urllib.parse import urlencode, urlsplit
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.credentials import Credentials, Supply
 from trialpod.storage.s3.errors import Answer, error_code
-from trialpod.storage.s3.supplied import Supply
 
 if TYPE_CHECKING:
     import urllib3

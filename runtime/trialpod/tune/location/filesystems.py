@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError
-from trialpod.storage.s3.endpoints import remember
+from trialpod.storage.s3.routes import remember
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
@@ -111,8 +111,8 @@ def arrow_filesystem(place: str) -> Any:
     if "://" not in place or place.startswith("file://"):
         return fs.LocalFileSystem()
     from trialpod.storage.options import StorageOptions
-    from trialpod.storage.s3.endpoints import endpoint_of, region_of
     from trialpod.storage.s3.providers import provider_for
+    from trialpod.storage.s3.routes import endpoint_of, region_of
 
     options = StorageOptions(endpoint=endpoint_of(place), region=region_of(place)).resolved()
     keys = provider_for(options).get()

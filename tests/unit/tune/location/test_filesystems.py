@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError, NotSupportedError
-from trialpod.storage.s3.endpoints import endpoint_of, forget, region_of
+from trialpod.storage.s3.routes import endpoint_of, forget, region_of
 from trialpod.tune import Checkpoint, RunConfig
 from trialpod.tune.location.filesystems import uri_of
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.s3.endpoints import endpoint_of, forget, plain, region_of
+from trialpod.storage.s3.routes import endpoint_of, forget, plain, region_of
 
 
 @pytest.fixture(autouse=True)

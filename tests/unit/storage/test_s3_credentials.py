@@ -10,9 +10,8 @@ from trialpod.errors import StorageError
 from trialpod.protocol.messages import CredentialsAnswer
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.credentials import Credentials, SuppliedCredentials, Supply, supply
 from trialpod.storage.s3.providers import provider_for
-from trialpod.storage.s3.supplied import SuppliedCredentials, Supply, supply
 
 
 class Desk:
