@@ -112,6 +112,7 @@ class PodBindings:
         self.assignments = Assignments(self._pods)
         self._digested: TuneExperimentSpec | None = None
         self._digest = ""  # of that spec
+        self._queued = False  # a webhook has put the pods into a queue
         self._placed: set[str] = set()  # ids of the trials whose attempts have a node, or their work
         self._take_over()
 
@@ -435,6 +436,7 @@ class PodBindings:
             spec is not self._digested
             or spec.workers is not None
             or self._pods.reuse is not None
+            or self._queued
             or bool(queues.queue_of(spec.template))
         )
 
@@ -465,6 +467,7 @@ class PodBindings:
             if pod is not None:
                 pods.append(pod)
                 queued = queued or bool(queues.queue_of(pod))
+        self._queued = queued
         known = self._pods.durable.engine.state.flags.slots
         found = slots(
             known,
