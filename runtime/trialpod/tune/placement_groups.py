@@ -86,7 +86,8 @@ class PlacementGroupFactory:
                 raise InvalidInputError(
                     f"PlacementGroupFactory(bundles=...): bundles[{index}] must be a dict, not {bundle!r}"
                 )
-            plain_resources(bundle, f"PlacementGroupFactory: bundles[{index}]")
+            if not (under_ray() and all(isinstance(amount, (int, float)) for amount in bundle.values())):
+                plain_resources(bundle, f"PlacementGroupFactory: bundles[{index}]")  # else where it is used
         if strategy not in STRATEGIES:
             guess = nearest(str(strategy), STRATEGIES)
             raise InvalidInputError(

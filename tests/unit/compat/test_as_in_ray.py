@@ -141,11 +141,13 @@ class TestFiles:
         assert list(tmp_path.iterdir()) == []
 
     def test_experiment_state_has_each_trial(self, tmp_path: Path) -> None:
-        write_state(experiment(tmp_path, [[1.0], [2.0]]), 1000.0, 1010.0)
+        outcome = experiment(tmp_path, [[1.0], [2.0]])
+        outcome.trials[0].config["odd"] = [b"bytes", {1}, tmp_path]
+        write_state(outcome, 1000.0, 1010.0)
         (file,) = tmp_path.glob("experiment_state-*.json")
         state = json.loads(file.read_text())
         about = [json.loads(trial) for trial, _ in state["trial_data"]]
-        assert [trial["config"] for trial in about] == [{"x": 0}, {"x": 1}]
+        assert [trial["config"]["x"] for trial in about] == [0, 1]
         assert [json.loads(became)["last_result"]["loss"] for _, became in state["trial_data"]] == [1.0, 2.0]
 
 

@@ -136,7 +136,7 @@ def resources(folder: str) -> dict[str, Any]:
         "pgf required": tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 2, "GPU": 1}]).required_resources,
         "pgf of nothing": raised(lambda: tune.PlacementGroupFactory([])),
         "pgf of an empty head": raised(lambda: tune.PlacementGroupFactory([{}, {"CPU": 1}]).head_bundle_is_empty),
-        "pgf of negative": raised(lambda: tune.PlacementGroupFactory([{"CPU": -1}])),
+        "pgf of negative": raised(lambda: tune.PlacementGroupFactory([{"CPU": -1}]).required_resources),
     }
 
 

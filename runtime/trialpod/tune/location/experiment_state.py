@@ -38,7 +38,7 @@ def write_state(outcome: ExperimentOutcome, started: float, now: float) -> None:
     path = os.path.join(outcome.path, f"experiment_state-{time.strftime(_DATE, time.localtime(started))}.json")
     try:
         with open(f"{path}.new", "w", encoding="utf-8") as stream:
-            json.dump(state, stream, indent=2)
+            json.dump(state, stream, indent=2, default=str)
         os.replace(f"{path}.new", path)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error}") from error
@@ -63,4 +63,4 @@ def _trial(trial: Trial) -> list[str]:
         "error_filename": trial.error_filename,
         "start_time": trial.start_time,
     }
-    return [json.dumps(readable(each)) for each in (about, became)]
+    return [json.dumps(readable(each), default=str) for each in (about, became)]
