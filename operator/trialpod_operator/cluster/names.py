@@ -29,6 +29,18 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 RANK_LABEL = f"{GROUP}/rank"
 """On the pods of attempts that have several: "0" is the head, which speaks for the attempt."""
 
+SHARD_LABEL = f"{GROUP}/shard"
+"""On TuneTrials and pods: the shard of their experiment, by which the watches of a replica can select."""
+
+OPERATORS_LABEL = f"{GROUP}/operators"
+"""On the Leases of operators that share the work: the name of their coordinator's Lease."""
+
+SHARDS_ANNOTATION = f"{GROUP}/shards"
+"""On the coordinator's Lease: which operator serves what (`shards.assignment`)."""
+
+REPLICA_ANNOTATION = f"{GROUP}/replica"
+"""On an operator's own Lease: its address, and what it serves."""
+
 LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
 """On a finished pod that stays: what it printed is in the storage already."""
 
