@@ -139,6 +139,11 @@ class ObjectCache:
         for item in _those(self._pods.get(key, {}).values(), uids):
             self.update_pod(item, deleted=True)
 
+    def forget_trials(self, key: str) -> None:
+        """Drop the TuneTrials of an experiment."""
+        for store in (self._trials, self._stops):
+            store.pop(key, None)
+
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
         for name in self._pods.get(key, {}):

@@ -286,6 +286,13 @@ class ExperimentController:
                 reason = Reason.STORAGE_EMPTIED
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
 
+    async def hand_over(self, timeout_s: float) -> None:
+        """Commit what is under way, if the storage takes it in time, and release the experiment."""
+        if self._durable is not None and self._broken is None:
+            with contextlib.suppress(FencedError, NotReadyError, StorageError):
+                await self._durable.wait_committed(timeout_s)
+        await self.close()
+
     async def close(self) -> None:
         """Release the experiment; everything committed stays, and so do its pods."""
         if self._durable is not None:
@@ -506,12 +513,12 @@ class ExperimentController:
             await gather_all(services.publish_authority(self._namespace), self._refresh_keys(experiment))
         place = self._storage.place(experiment)
         issuer = self._storage.key_issuer(experiment, place)
-        if issuer is not None and not only_stored and not self._services.cache.has_trials(self.key):
+        begun = self._writer.has_begun
+        if issuer is not None and not only_stored and not (begun or self._services.cache.has_trials(self.key)):
             await issuer.check()  # later it must not hold up trials that continue with the keys that they have
         directory = self._storage.work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
-        begun = self._writer.has_begun
         await self._code.read(services.kube, self._namespace, experiment.spec.trainable)
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:

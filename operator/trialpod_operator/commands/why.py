@@ -416,7 +416,7 @@ def _explain_in_cluster(options: argparse.Namespace) -> int:
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
         if any(each["reason"] == Reason.QUEUED for each in found["waiting"]):
             found["queues"] = queue_lines(api, options.name)
-        if silence := api.operator_silence(time.time()):
+        if silence := api.operator_silence(time.time(), item["metadata"].get("uid", "")):
             found["operator"] = silence
     print(json.dumps(found, indent=2) if options.json else text(found, time.time(), flags))
     return 0
