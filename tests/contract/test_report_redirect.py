@@ -1,4 +1,4 @@
-"""Several report services, of which one serves the experiment: attempts find it, whoever they ask, over real TLS."""
+"""Several report services, of which one serves the experiment: attempts find it, wherever they ask, over real TLS."""
 
 from __future__ import annotations
 

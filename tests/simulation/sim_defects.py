@@ -361,7 +361,7 @@ def a_completion_hides_a_workers_failure(put: Put) -> None:
 
 
 def shards_taken_without_release(put: Put) -> None:
-    """The heir of a shard does not wait until its owner has let go."""
+    """The heir of a shard does not wait until its owner has released it."""
 
     def advance(current: Any, members: Any, _overdue: Any = ()) -> Any:
         return right(current, members, range(SHARDS))
@@ -405,7 +405,7 @@ def expired_leases_are_good(put: Put) -> None:
     put(Membership, "lease_valid", lambda _self: True)
 
 
-def redirects_are_for_ever(put: Put) -> None:
+def redirects_last_forever(put: Put) -> None:
     """A pod that was sent to an operator never asks another one again."""
 
     def redirect(self: ReportClient, target: str) -> None:
@@ -457,7 +457,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     dead_replicas_keep_their_shards: ("operator paused",) * 3,
     each_computes_what_it_serves: ("operator joins", "operator without API", "operator dies"),
     expired_leases_are_good: ("operator paused",) * 3,
-    redirects_are_for_ever: ("operator dies",) * 3,
+    redirects_last_forever: ("operator dies",) * 3,
     clock_taken_as_it_is: ("operator clock jumps", "operator clock jumps", *(("pod vanishes",) * 5)),
 }
 """And the faults in whose company each shows."""
@@ -482,7 +482,7 @@ WITHIN: dict[Defect, str] = {
     dead_replicas_keep_their_shards: SHARED,
     each_computes_what_it_serves: SHARED,
     expired_leases_are_good: SHARED,
-    redirects_are_for_ever: SHARED,
+    redirects_last_forever: SHARED,
 }
 """And the features; the others show in plain experiments."""
 

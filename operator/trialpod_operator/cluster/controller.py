@@ -172,7 +172,7 @@ class Controller:
         """A TuneTrial was made, changed or deleted."""
         shard = (item["metadata"].get("labels") or {}).get(names.SHARD_LABEL, "")
         if shard.isdecimal() and not self.ownership.serves_shard(int(shard)) and not deleted:
-            return  # whoever opens its experiment asks the server for it
+            return  # it is read from the server when its experiment is opened
         key = self.cache.update_trial(item, deleted=deleted)
         controller = self._controllers.get(key) if key is not None else None
         if key is None or controller is None:

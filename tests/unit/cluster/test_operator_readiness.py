@@ -78,7 +78,7 @@ class TestReadiness:
 
         asyncio.run(test())
 
-    def test_one_of_several_joins_whoever_is_there(self) -> None:
+    def test_one_of_several_joins_those_at_work(self) -> None:
         async def test() -> None:
             kube = FakeKube(FakeApi())
             await leader(kube)

@@ -6,9 +6,9 @@ what it sees of the others.
 
 A shard moves in two steps. First its owner stays in the map, with an heir: the owner stops serving, commits what is
 under way and says in its own record that it no longer holds the shard. Then the heir owns it. An owner that is gone,
-or does not answer in time, is not waited for: experiments' journals refuse whoever comes late.
+or does not answer in time, is not waited for: experiments' journals refuse the one that comes late.
 
-Invariants: the epoch of a shard grows whenever it gets an owner anew. A record counts as an answer only when it was
+Invariants: the epoch of a shard grows whenever it gets an owner again. A record counts as an answer only when it was
 written by one who has read the map in which the move began (`Member.seen`, `Shard.changed`). Shards move only when
 that makes the shares more equal.
 """
@@ -40,7 +40,7 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         owner: the replica that serves it; "" = none has yet.
         epoch: how many times it has got an owner.
-        heir: the replica that gets it as soon as the owner has let go.
+        heir: the replica that gets it as soon as the owner has released it.
         changed: version of the map in which this entry was written.
     """
 
@@ -94,7 +94,7 @@ class Member:
 
     Attributes:
         seen: version of the map that it read last; -1 = none.
-        held: epoch of each shard that it serves, or has not let go yet.
+        held: epoch of each shard that it serves, or has not released yet.
     """
 
     seen: int = -1
@@ -151,7 +151,7 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
     def own(number: int, owner: str) -> None:
         shards[number] = Shard(owner=owner, epoch=shards[number].epoch + 1, changed=version)
 
-    # What moves: the heir gets it once its owner is gone, has let go or was waited for long enough.
+    # What moves: the heir gets it once its owner is gone, has released it, or was waited for long enough.
     for number, shard in enumerate(shards):
         owner = members.get(shard.owner)
         if not shard.heir:
@@ -161,7 +161,7 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
                 own(number, shard.owner)
         elif owner is None or number in overdue or owner.has_released(number, shard):
             own(number, shard.heir)
-    # What nobody serves goes to whoever has least.
+    # What nobody serves goes to the one with the least.
     load = Counter(dict.fromkeys(sorted(members), 0))
     load.update(shard.destination for shard in shards if shard.destination in members)
     for number, shard in enumerate(shards):
@@ -169,7 +169,7 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
             least = min(load, key=lambda name: (load[name], name))
             own(number, least)
             load[least] += 1
-    # Whoever has two more than another gives one away.
+    # A replica with two more than another gives one away.
     for number in reversed(range(SHARDS)):
         shard = shards[number]
         least = min(load, key=lambda name: (load[name], name))

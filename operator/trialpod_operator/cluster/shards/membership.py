@@ -2,8 +2,8 @@
 
 Two kinds of Leases, all in the operator's namespace. Each replica has one of its own: its heartbeat, with its address
 and the shards that it holds. One more, of a fixed name, is the coordinator's; the shard map is an annotation of it,
-so that the compare-and-swap which renews it also writes the map, and whoever has lost it can write neither. A replica
-that is alone (`alone`) has that one only.
+so that the compare-and-swap which renews it also writes the map, and a replica that has lost it can write neither. A
+replica that is alone (`alone`) has that one only.
 
 Leases are for liveness. What keeps two replicas from both deciding is each experiment's journal
 (`experiment.replica`).
@@ -44,7 +44,7 @@ from trialpod_operator.cluster.shards.ownership import Ownership
 logger = logging.getLogger(__name__)
 
 DURATION_S = 6.0
-"""A replica that has not renewed its Lease for so long is dead."""
+"""A replica that has not renewed its Lease for this time is dead."""
 RENEW_EVERY_S = 2.0
 TICK_S = 1.0
 HANDOVER_TIMEOUT_S = 10.0
@@ -76,7 +76,7 @@ class Membership:
         identity: of this process. A holder of the same identity was this pod's container before it was restarted.
         ownership: what this replica serves; changed here only.
         release: closes all experiments of shards; returns when they are closed.
-        on_gained: told of shards that this replica serves from now on.
+        on_gained: called with the shards that this replica serves from now on.
         address: "host:port" under which attempts reach this replica's report service.
         monotonic: seconds, for differences only.
         facts: annotations of the coordinator's Lease that say what the operator is.
@@ -125,7 +125,7 @@ class Membership:
         self._unserved: dict[int, float] = {}
         self._map = ShardMap()
         self._missed = False
-        self._told = ""
+        self._reported = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
 
@@ -252,7 +252,7 @@ class Membership:
                 if self.joined:
                     logger.error("the Lease %s was taken by another operator", self._name)
                 self.joined, self._own = False, None
-                self._let_go(self.ownership.drop_all())
+                self._start_release(self.ownership.drop_all())
             return
         self._renewed_at, self.joined = began, True
         self._follow(shard_map, {}, began)
@@ -277,7 +277,7 @@ class Membership:
                 self._read_at = -1e9
                 if not created:
                     logger.error("the Lease %s is gone: others may serve what this replica served", self._own_name)
-                self._let_go(self.ownership.drop_all())
+                self._start_release(self.ownership.drop_all())
                 return False
             self._own = await self._put(self._own, self._member_body(record))
         self._written, self._renewed_at = record, began
@@ -288,7 +288,7 @@ class Membership:
         records = {_holder(item): _record(item) for item in found.values()}
         gained, lost = self.ownership.take(shard_map, {name: each.address for name, each in records.items()})
         self._map, self._read_at = shard_map, began
-        self._let_go(lost)
+        self._start_release(lost)
         if gained:
             logger.info("serving shards %s", ", ".join(map(str, sorted(gained))))
             self._on_gained(gained)
@@ -301,7 +301,7 @@ class Membership:
             else:
                 self._unserved.setdefault(number, now)
 
-    def _let_go(self, lost: frozenset[int]) -> None:
+    def _start_release(self, lost: frozenset[int]) -> None:
         if not lost:
             return
         logger.info("releasing shards %s", ", ".join(map(str, sorted(lost))))
@@ -449,8 +449,8 @@ class Membership:
         logger.log(level, "the Lease %s could not be renewed: %s", self._own_name, why)
 
     def _tell(self, message: str) -> None:
-        if message != self._told:
-            self._told = message
+        if message != self._reported:
+            self._reported = message
             logger.info("%s", message)
 
 

@@ -1,4 +1,4 @@
-"""The shard map: every shard gets an owner, shares stay equal, and nothing moves before its owner has let go."""
+"""The shard map: every shard gets an owner, shares stay equal, and nothing moves before its owner has released it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def holding(shard_map: ShardMap, name: str) -> Member:
     return ownership.member()
 
 
-def settled(shard_map: ShardMap, *names: str) -> ShardMap:
+def followed(shard_map: ShardMap, *names: str) -> ShardMap:
     """Return the map once everybody has followed it."""
     for _ in range(4):
         shard_map = advance(shard_map, {name: holding(shard_map, name) for name in names})
@@ -58,12 +58,12 @@ class TestAdvance:
         assert {shard.epoch for shard in first.shards} == {1}
 
     def test_nothing_changes_when_all_is_well(self) -> None:
-        shard_map = settled(ShardMap(), "a", "b", "c")
+        shard_map = followed(ShardMap(), "a", "b", "c")
         assert shares(shard_map) == {"a": 6, "b": 5, "c": 5}
         assert advance(shard_map, {name: holding(shard_map, name) for name in "abc"}) is shard_map
 
     def test_newcomer_gets_its_share_after_release(self) -> None:
-        alone = settled(ShardMap(), "a")
+        alone = followed(ShardMap(), "a")
         moving = advance(alone, {"a": holding(alone, "a"), "b": Member()})
         heirs = [n for n, shard in enumerate(moving.shards) if shard.heir == "b"]
         assert len(heirs) == SHARDS // 2
@@ -76,7 +76,7 @@ class TestAdvance:
         assert {moved.shards[n].epoch for n in heirs} == {2}
 
     def test_owner_that_holds_on_is_waited_for_until_overdue(self) -> None:
-        alone = settled(ShardMap(), "a")
+        alone = followed(ShardMap(), "a")
         held = holding(alone, "a")
         moving = advance(alone, {"a": held, "b": Member()})
         holds_on = Member(seen=moving.version, held=held.held)
@@ -87,33 +87,33 @@ class TestAdvance:
         assert forced.shards[overdue[1]].owner == "a"
 
     def test_shards_of_the_dead_are_shared_out_at_once(self) -> None:
-        three = settled(ShardMap(), "a", "b", "c")
+        three = followed(ShardMap(), "a", "b", "c")
         two = advance(three, {name: holding(three, name) for name in "ab"})
         assert shares(two) == {"a": 8, "b": 8}
         assert not any(shard.heir for shard in two.shards)
 
     def test_move_to_the_dead_is_cancelled_with_a_new_epoch(self) -> None:
-        alone = settled(ShardMap(), "a")
+        alone = followed(ShardMap(), "a")
         moving = advance(alone, {"a": holding(alone, "a"), "b": Member()})
         back = advance(moving, {"a": holding(moving, "a")})
         assert shares(back) == {"a": SHARDS}
         assert sorted({shard.epoch for shard in back.shards}) == [1, 2]
 
     def test_cancelled_move_stays_with_the_owner_that_holds_on(self) -> None:
-        alone = settled(ShardMap(), "a")
+        alone = followed(ShardMap(), "a")
         moving = advance(alone, {"a": holding(alone, "a"), "b": Member()})
         back = advance(moving, {"a": holding(alone, "a"), "c": Member()})
         assert {shard.owner for shard in back.shards} == {"a"}
 
     def test_more_replicas_than_shards(self) -> None:
         names = [f"r{n:02}" for n in range(SHARDS + 3)]
-        shard_map = settled(ShardMap(), *names)
+        shard_map = followed(ShardMap(), *names)
         assert set(shares(shard_map).values()) == {1}
 
 
 class TestEncoding:
     def test_round_trip(self) -> None:
-        shard_map = settled(ShardMap(), "a", "b")
+        shard_map = followed(ShardMap(), "a", "b")
         assert decode_map(shard_map.encode()) == shard_map
         assert decode_map("") == ShardMap()
 
@@ -132,7 +132,7 @@ class TestEncoding:
 
     def test_fits_into_an_annotation(self) -> None:
         names = [f"trialpod-operator-7f9c6d5b4-{n:05}" for n in range(SHARDS)]
-        assert len(settled(ShardMap(), *names).encode()) < 4096
+        assert len(followed(ShardMap(), *names).encode()) < 4096
 
 
 class Replica:
