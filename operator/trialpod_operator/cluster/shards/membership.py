@@ -202,10 +202,10 @@ class Membership:
             return
         self.joined = False
         try:
-            found: Object | None = self._own
-            if not self._alone:
-                await self._delete(self._own)
-                found = await self._kube.get(self._collection, self._name)
+            # What was written last may be newer than what is known here: a renewal may have been cut short.
+            if not self._alone and (own := await self._kube.get(self._collection, self._own_name)) is not None:
+                await self._delete(own)
+            found = await self._kube.get(self._collection, self._name)
             if found is not None and _holder(found) == self._identity:
                 await self._put(found, self._coordinator_body(found, self._map, holder=""))
         except (ApiError, TimeoutError) as error:
