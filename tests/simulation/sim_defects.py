@@ -381,11 +381,8 @@ def silence_taken_for_death(put: Put) -> None:
 
 def dead_replicas_keep_their_shards(put: Put) -> None:
     """Nobody takes over from a replica that does not renew its Lease."""
-    put(Membership, "_bury", _stays)
-
-
-async def _stays(_self: Membership, _item: Any) -> bool:
-    return False
+    right = Membership._is_dead
+    put(Membership, "_is_dead", lambda self, item: item["metadata"]["name"] == self._name and right(self, item))
 
 
 def each_computes_what_it_serves(put: Put) -> None:

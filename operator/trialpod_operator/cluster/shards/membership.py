@@ -323,10 +323,9 @@ class Membership:
             return
         members = {}
         for item in leases.values():
-            if _holder(item) != self._identity and self._is_dead(item):
-                if not await self._bury(item):
-                    continue
-            elif _holder(item):
+            if _holder(item) != self._identity and self._is_dead(item) and await self._bury(item):
+                continue
+            if _holder(item):
                 record = _record(item)
                 members[_holder(item)] = Member(record.seen, record.held)
         members[self._identity] = self.ownership.member()

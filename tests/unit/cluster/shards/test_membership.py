@@ -195,6 +195,28 @@ class TestSeveral:
 
         run(test)
 
+    def test_replica_that_renews_at_the_last_moment_is_not_dead(self) -> None:
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+            await asyncio.sleep(5.0)
+            two.kill()
+
+            def renewed(method: str, path: str, _body: Any) -> ApiError | None:
+                if method != "DELETE":
+                    return None
+                conflicts.append(path)
+                return error(method, path, 409, "Conflict", "the object has been modified")
+
+            conflicts: list[str] = []
+            one.kube.faults.append(renewed)
+            await until(lambda: len(conflicts) >= 3)
+            assert len(one.serving) == SHARDS // 2
+            one.kube.faults.clear()
+            await until(lambda: len(one.serving) == SHARDS)
+
+        run(test)
+
     def test_one_that_leaves_is_followed_at_once(self) -> None:
         async def test(api: FakeApi) -> None:
             one, two = pair(api, "one", "two")
