@@ -44,6 +44,7 @@ from sim_kernel import (
 )
 from sim_plan import END_S, NAMESPACE, OTHER_NAMESPACE, Experiment, Fault, Plan
 from sim_pods import Network, SimPods, SimPreemption, Track, leave, make_client, worlds
+from sim_shards import ShardWatch
 from sim_storage import SimStorage, StoreWeather
 from sim_trainables import load_sim_trainable
 
@@ -116,6 +117,8 @@ class SimKube(FakeKube):
         if refusal is not None:
             raise refusal
         query, body, text = options.get("query") or {}, options.get("body"), options.get("text", False)
+        if world.shard_watch is not None and method != "GET":
+            world.shard_watch.note_write(self.process, _object_path(path, options.get("body")))
         context = world.context.copy()
         answer = context.run(lambda: world.api.handle(method, path, query, body, text=text))
         if method != "GET" and "/leases" not in path:
@@ -129,6 +132,12 @@ class SimKube(FakeKube):
             world.kernel.counts["API answers lost"] += 1
             raise fake_api.error(method, path, 0, "Unreachable", "the connection broke")
         return answer
+
+
+def _object_path(path: str, body: Any) -> str:
+    """Return the path of what a request is about, also when it creates it."""
+    name = ((body or {}).get("metadata") or {}).get("name") if isinstance(body, dict) else None
+    return f"{path}/{name}" if name and not path.endswith((name, "/status")) else path
 
 
 class SimWatch(Watch):
@@ -369,6 +378,7 @@ class SimWorld(Surroundings):
         self.client = FakeKube(self.api, random.Random(f"user {plan.seed}"))
         self.writes = 0
         self.leaks: list[str] = []
+        self.shard_watch: ShardWatch | None = None
         self.flaky = self.lost_answers = 0.0
         self.api_away = False
         self.experiments = [Hosted(self, each) for each in plan.experiments]
@@ -464,12 +474,12 @@ class SimWorld(Surroundings):
     async def run(self) -> None:
         """Let the plan happen, then let everything heal and come to its end."""
         from sim_faults import Faults
-        from sim_shards import ShardWatch
 
         for _ in range(self.plan.operators):
             self.start_operator()
         if self.plan.operators > 1:
-            self.after(0.0, ShardWatch(self).look)
+            self.shard_watch = ShardWatch(self)
+            self.after(0.0, self.shard_watch.look)
         await self.experiments[0].create()
         self._tasks.update(asyncio.ensure_future(each.create()) for each in self.experiments[1:])
         faults = Faults(self)
