@@ -437,7 +437,7 @@ class Membership:
             )
 
     def _limit(self) -> asyncio.Timeout:
-        return asyncio.timeout(self._duration_s / 3)
+        return asyncio.timeout(self._duration_s / 2)
 
     def _late(self) -> bool:
         return self._monotonic() - self._renewed_at > ALONE_RENEW_EVERY_S + 1.0
