@@ -193,8 +193,8 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
             continue
         shown.add(each["message"])
         alike = (c for c in found["conditions"].values() if c["message"] == each["message"])
-        since = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
-        lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
+        when = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
+        lines.append(f"  {kind}={each['status']} {each['reason']}, {when}: {one_line(str(each['message']))}")
     if found["waiting"]:
         lines += ["", "pending trials:"]
         for each in found["waiting"][:MAX_GROUPS]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import socket
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_why_groups_pending_and_failed_trials_with_remedy(server: ApiServer, tri
     })  # fmt: skip
     text = trialpod("why", "climb")
     assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 starting\n")
-    assert "Ready=False Unschedulable, since " in text
+    assert re.search(r"Ready=False Unschedulable, [\d.]+ \S+( \d+ \w+)? ago: ", text)
     assert "  Unschedulable: not enough cpu; ask for less in spec.resources\n    d75de_00000, d75de_00001\n" in text
     assert "  1 trial: ran out of memory; raise spec.resources.memory\n" in text
     assert "    d75de_00002; log: s3://tune/runs/climb/t2/log.txt\n" in text
