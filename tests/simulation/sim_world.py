@@ -63,7 +63,7 @@ from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
 from trialpod_operator.api.api_errors import ApiError
-from trialpod_operator.cluster import background_removal, deletion, experiment_controller, names, work_queue
+from trialpod_operator.cluster import deletion, experiment_controller, experiment_storage, names, work_queue
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import RETRY_S
@@ -542,7 +542,7 @@ _runs = itertools.count()
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, commit_queue, replica, journal_copy, background_search, snapshots, parallel, upload,
-    checkpoints, upload_queue, attempt_module, preemption, runner_main, background_removal, files,
+    checkpoints, upload_queue, attempt_module, preemption, runner_main, experiment_storage, files,
 )  # fmt: skip
 
 _BEGIN_SESSION = session_module.Session.__init__

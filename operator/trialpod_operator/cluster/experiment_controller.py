@@ -30,7 +30,6 @@ from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access, user_requests
 from trialpod_operator.cluster.annotations import stop_is_asked
-from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.deletion import delete_stored, update_finalizer
@@ -41,7 +40,7 @@ from trialpod_operator.cluster.experiment_plan import (
     trainable_change,
     with_stored_trainable,
 )
-from trialpod_operator.cluster.experiment_storage import ExperimentStorage
+from trialpod_operator.cluster.experiment_storage import ExperimentStorage, remove_in_background
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.metrics.account import Account, AccountView

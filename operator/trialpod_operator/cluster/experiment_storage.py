@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import threading
 from pathlib import Path
 
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import storage_access
-from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.services import Services
 
@@ -16,6 +21,8 @@ SECRET_INTERVAL_S = 60.0
 
 REFUSED_INTERVAL_S = 10.0
 """The same while the storage refuses them."""
+
+_PREFIX = ".removed-"
 
 
 class ExperimentStorage:
@@ -94,3 +101,33 @@ class ExperimentStorage:
         """Remove what the experiment has on the operator's disk."""
         remove_in_background(self.work_dir)
         storage_access.remove_secret(self.keys_dir)
+
+
+def remove_in_background(folder: Path) -> None:
+    """Let a folder disappear, and remove in the background what was in it.
+
+    What a process that ended had no time to remove goes with the next folder beside it.
+
+    Args:
+        folder: which need not be there; nobody else puts anything beside it under the names used here.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    for number in itertools.count():
+        place = folder.with_name(f"{_PREFIX}{number}")
+        try:
+            os.rename(folder, place)  # an empty folder would be replaced by it, which is as good
+            break
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    threading.Thread(target=_remove_all, args=(folder.parent,), name="trialpod-scrap", daemon=True).start()
+
+
+def _remove_all(parent: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the parent may be removed meanwhile, and then all is removed
+        for path in parent.glob(f"{_PREFIX}*"):
+            shutil.rmtree(path, ignore_errors=True)

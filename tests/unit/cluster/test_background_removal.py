@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trialpod_operator.cluster.background_removal import remove_in_background
+from trialpod_operator.cluster.experiment_storage import remove_in_background
 
 
 def _wait() -> None:
