@@ -172,6 +172,14 @@ _SPEC += [
 ]
 _SPEC += [
     Rule(
+        f"!has(self.trialResource) || !has(self.{name}){empty}",
+        f"trialResource and {name} are both given, and trialResource makes the pods; remove one of them",
+        f".{name}",
+    )
+    for name, empty in (("workers", ""), ("reusePods", " || !self.reusePods"))
+]
+_SPEC += [
+    Rule(
         f"!has(self.metrics) || !has(self.{name})",
         f"metrics and {name} are both given, and metrics stands for metric and mode; remove {name}, or metrics",
         f".{name}",
@@ -198,18 +206,6 @@ _SPEC += [
         "!has(self.stopWhenNotWorth) || self.stopWhenNotWorth > 0.0",
         "a threshold is positive; leave the field out for none",
         ".stopWhenNotWorth",
-    ),
-    Rule(
-        "!has(self.warmStart) || has(self.algorithm) || (has(self.searchAlgorithm) && self.searchAlgorithm.name == "
-        "'auto')",
-        "warmStart is advice for the search auto; set algorithm: auto",
-        ".warmStart",
-    ),
-    Rule(
-        "!has(self.warmStart) || (has(self.warmStart.experiments) && self.warmStart.experiments.size() > 0) != "
-        "(has(self.warmStart.auto) && self.warmStart.auto)",
-        "give experiments, a list of at least one, or auto: true",
-        ".warmStart",
     ),
     Rule(
         "!has(self.algorithm) || has(self.metric)",

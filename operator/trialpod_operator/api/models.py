@@ -502,27 +502,6 @@ class RepeatsSpec(Model, frozen=True, kw_only=True):
     ) = None
 
 
-class WarmStartSpec(Model, frozen=True, kw_only=True):
-    """Earlier experiments to learn from."""
-
-    experiments: Annotated[
-        list[Text],
-        Meta(
-            max_length=20,
-            description="Their names, where they are kept in the storage of this one, or their URIs. One that is not "
-            "there or has nothing in common with this one is an error.",
-        ),
-    ] = []
-    auto: Annotated[
-        bool,
-        Meta(
-            description="Learn from all experiments of the namespace that are kept in the storage of this one and "
-            "share at least half of its parameters and its metric, 20 of them at most. Where there is none, it "
-            "starts as without warmStart."
-        ),
-    ] = False
-
-
 class MetricSpec(Model, frozen=True, kw_only=True):
     """One of several objectives."""
 
@@ -533,6 +512,50 @@ class MetricSpec(Model, frozen=True, kw_only=True):
             float,
             Meta(description="The worst acceptable value: a trial that is worse cannot be the best. Default: none."),
         ]
+        | None
+    ) = None
+
+
+class TrialResourceSpec(Model, frozen=True, kw_only=True):
+    """An object of another kind in place of the trial's pod."""
+
+    template: Annotated[
+        dict[str, Any],
+        Meta(
+            description="The object: apiVersion, kind and spec, such as a Job, JobSet, PyTorchJob or Workflow. "
+            "In its texts ${trialParameters.lr} is a parameter, ${trialSpec.Name} the object's name. The trainable "
+            "runs in the container of its pod template.",
+        ),
+    ]
+    pod_template_path: (
+        Annotated[
+            Text,
+            Meta(
+                description="Where the template of the pod that runs the trial is, such as spec.template or "
+                "spec.replicatedJobs[name=leader].template.spec.template. Default: known for the usual kinds."
+            ),
+        ]
+        | None
+    ) = None
+    primary_container: (
+        Annotated[
+            DnsLabel,
+            Meta(description='The container of that pod that runs the trial. Default: "trial", else the first.'),
+        ]
+        | None
+    ) = None
+    success_condition: (
+        Annotated[
+            Text,
+            Meta(
+                description="When the object has succeeded: status.conditions[type=Complete].status == True, or "
+                'status.phase == "Succeeded"; Katib\'s form is read too. Default: known for the usual kinds.'
+            ),
+        ]
+        | None
+    ) = None
+    failure_condition: (
+        Annotated[Text, Meta(description="When the object has failed, likewise. Default: known for the usual kinds.")]
         | None
     ) = None
 
@@ -655,16 +678,6 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    warm_start: (
-        Annotated[
-            WarmStartSpec,
-            Meta(
-                description="Earlier experiments whose best configs are tried first, and are a prior while that "
-                "pays. With the search auto. They are read once, before the first start. Default: none."
-            ),
-        ]
-        | None
-    ) = None
     stop_when_not_worth: (
         Annotated[
             float,
@@ -775,6 +788,17 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             extra={"cluster": True, "change": "any time", "format": "pod-template"},
         ),
     ] = {}
+    trial_resource: (
+        Annotated[
+            TrialResourceSpec,
+            Meta(
+                description="An object of another kind for each attempt of a trial, in place of a pod: a Job, a "
+                "JobSet, a PyTorchJob and so on. Not with template, workers and reusePods. Default: none.",
+                extra={"cluster": True, "change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
     workers: (
         Annotated[
             WorkersSpec,

@@ -221,6 +221,22 @@ class Reason(StrEnum):
         "CrashLoopBackOff", "waiting", "an init container or sidecar keeps failing",
         "`kubectl logs --previous` shows why; correct it in spec.template",
     )  # fmt: skip
+    TRIAL_KIND_MISSING = (
+        "TrialKindMissing", "waiting", "the API server has no kind like that of spec.trialResource",
+        "install its definition and controller, or correct apiVersion and kind (`kubectl api-resources`)",
+    )  # fmt: skip
+    INVALID_TRIAL_RESOURCE = (
+        "InvalidTrialResource", "waiting", "the API server refuses the object of spec.trialResource",
+        "correct spec.trialResource.template",
+    )  # fmt: skip
+    TRIAL_RESOURCE_WAITING = (
+        "TrialResourceWaiting", "waiting", "the object of spec.trialResource has no pod that runs the trial yet",
+        "`kubectl describe` shows its events and conditions; see that its controller runs",
+    )  # fmt: skip
+    TRIAL_RESOURCE_WITHOUT_STATUS = (
+        "TrialResourceWithoutStatus", "waiting", "nobody gives the object of spec.trialResource a status",
+        "install the controller of its kind, or see why it does not run; then it continues by itself",
+    )  # fmt: skip
     CONTAINER_WAITING = "ContainerWaiting", "waiting", "a container waits", "see `kubectl describe pod`"
 
     # What ended an attempt.
@@ -250,6 +266,10 @@ class Reason(StrEnum):
     )  # fmt: skip
     NO_RUNTIME = (
         "NoRuntime", "ending", "the image has no trialpod", "add `pip install trialpod` to its Dockerfile",
+    )  # fmt: skip
+    TRIAL_RESOURCE_FAILED = (
+        "TrialResourceFailed", "ending", "the object of spec.trialResource failed, or ended without its pod",
+        "the message has what it says",
     )  # fmt: skip
     WORKER_FAILED = "WorkerFailed", "ending", "a worker of the trial failed", "the message has the worker's error"
     DELETED_BY_OPERATOR = "DeletedByOperator", "ending", "trialpod deleted the pod"

@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 
 DEFAULT_RESOURCES = {"cpu": 1.0}
@@ -86,8 +85,7 @@ class PlacementGroupFactory:
                 raise InvalidInputError(
                     f"PlacementGroupFactory(bundles=...): bundles[{index}] must be a dict, not {bundle!r}"
                 )
-            if not (under_ray() and all(isinstance(amount, (int, float)) for amount in bundle.values())):
-                plain_resources(bundle, f"PlacementGroupFactory: bundles[{index}]")  # else where it is used
+            plain_resources(bundle, f"PlacementGroupFactory: bundles[{index}]")
         if strategy not in STRATEGIES:
             guess = nearest(str(strategy), STRATEGIES)
             raise InvalidInputError(
@@ -147,10 +145,6 @@ class PlacementGroupFactory:
         return hash((tuple(tuple(sorted(bundle.items())) for bundle in self._bundles), self._strategy))
 
     def __repr__(self) -> str:
-        if under_ray():
-            arguments = f"bundles={self._bundles!r}, strategy={self._strategy!r}"
-            empty = self.head_bundle_is_empty
-            return f"<ResourceRequest (_bound=<BoundArguments ({arguments})>, head_bundle_is_empty={empty})>"
         return f"PlacementGroupFactory({self._bundles!r}, strategy={self._strategy!r})"
 
 

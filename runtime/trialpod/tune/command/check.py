@@ -12,9 +12,11 @@ from trialpod.tune.command.metrics.pattern import MetricPattern
 from trialpod.tune.command.template import TemplateError
 
 
-def problems(spec: CommandSpec, parameters: Collection[str] | None) -> Iterator[TemplateError]:
+def problems(
+    spec: CommandSpec, parameters: Collection[str] | None, used: Collection[str] = ()
+) -> Iterator[TemplateError]:
     """Yield everything that is wrong with a command; arguments as for `template.problems`."""
-    yield from template.problems(spec, parameters)
+    yield from template.problems(spec, parameters, used)
     metrics = spec.metrics
     if metrics.pattern:
         try:

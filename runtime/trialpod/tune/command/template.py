@@ -204,12 +204,15 @@ def templates(spec: CommandSpec) -> Iterator[tuple[str, str]]:
         yield f"metrics.{name}", getattr(spec.metrics, name)
 
 
-def problems(spec: CommandSpec, parameters: Collection[str] | None) -> Iterator[TemplateError]:
+def problems(
+    spec: CommandSpec, parameters: Collection[str] | None, used: Collection[str] = ()
+) -> Iterator[TemplateError]:
     """Yield what is wrong with a command before any trial has run.
 
     Args:
         spec: the command.
         parameters: dotted names of all parameters of the search space; None where only the trials know them.
+        used: names of parameters that something else than the command takes.
     """
     if not spec.command or not spec.command[0]:
         yield TemplateError("is empty; the first item is the program, such as python", "command")
@@ -229,7 +232,7 @@ def problems(spec: CommandSpec, parameters: Collection[str] | None) -> Iterator[
                 broken = True
     yield from _environment_problems(spec, parameters or ())
     if parameters and not broken:
-        yield from _unused(spec, parameters)
+        yield from _unused(spec, parameters, used)
 
 
 def _environment_problems(spec: CommandSpec, parameters: Iterable[str]) -> Iterator[TemplateError]:
@@ -249,14 +252,14 @@ def _environment_problems(spec: CommandSpec, parameters: Iterable[str]) -> Itera
         seen[variable] = parameter
 
 
-def _unused(spec: CommandSpec, parameters: Collection[str]) -> Iterator[TemplateError]:
+def _unused(spec: CommandSpec, parameters: Collection[str], used: Collection[str]) -> Iterator[TemplateError]:
     """Yield an error when parameters of the search space never reach the program."""
     if spec.parameters_file or spec.parameter_env_prefix:
         return
     placeholders = {name for name in _named(spec) if name not in parameters}
     if ARGUMENTS in spec.command or placeholders & {PARAMS_JSON, PARAMS_YAML}:
         return
-    unused = [name for name in parameters if not _covered(name, _named(spec))]
+    unused = [name for name in parameters if not _covered(name, {*_named(spec), *used})]
     if unused:
         first = unused[0]
         yield TemplateError(

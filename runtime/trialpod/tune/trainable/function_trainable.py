@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from trialpod.compat.activation import under_ray
 from trialpod.errors import CheckpointError, TrainableError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import session as sessions
@@ -200,6 +199,5 @@ def wrap_function(
 
     facts = inspect_trainable(train_func)
     body = {"_wrapped_function": staticmethod(train_func), "_name": name or facts.name}
-    class_name = name or ("ImplicitFunc" if under_ray() else facts.name)
-    made: type[FunctionTrainable] = type(class_name, (FunctionTrainable,), body)
+    made: type[FunctionTrainable] = type(name or facts.name, (FunctionTrainable,), body)
     return made
