@@ -161,13 +161,15 @@ OPERATOR_NAMESPACE = _variable("TRIALPOD_OPERATOR_NAMESPACE", OPERATOR, "Its own
 SERVICE = _variable("TRIALPOD_SERVICE", OPERATOR, "Name by which pods reach it", "`trialpod-reports.NAMESPACE.svc`")
 REPORT_PORT = _variable("TRIALPOD_REPORT_PORT", OPERATOR, "Port of the report service", "`8443`")
 PROBE_PORT = _variable("TRIALPOD_PROBE_PORT", OPERATOR, "Port of probes and metrics", "`8080`")
-REPLICAS = _variable("TRIALPOD_REPLICAS", OPERATOR, "`replicas`: how many operators share the work", "`1`")
-POD_ADDRESS = _variable("TRIALPOD_POD_ADDRESS", OPERATOR, "IP address at which pods reach this operator", "none")
+STANDBY = _variable("TRIALPOD_STANDBY", OPERATOR, "`true`: others stand by (`replicas` above 1)", "`false`")
 GPU_RESOURCE = _variable("TRIALPOD_GPU_RESOURCE", OPERATOR, "`gpuResource`", "`nvidia.com/gpu`")
 LOG_LEVEL = _variable("TRIALPOD_LOG_LEVEL", OPERATOR, "Level of its log", "`INFO`")
 DEFAULT_IMAGE = _variable("TRIALPOD_DEFAULT_IMAGE", OPERATOR, "`defaults.image`", "none")
 RUNTIME_IMAGE = _variable(
     "TRIALPOD_RUNTIME_IMAGE", OPERATOR, "Image whose runtime commands in other images get: the operator's", "none"
+)
+TRIAL_KINDS = _variable(
+    "TRIALPOD_TRIAL_KINDS", OPERATOR, "`trialKinds` of the chart, as `batch/v1/Job=jobs`, with commas", "none"
 )
 DEFAULT_STORAGE_URI = _variable("TRIALPOD_DEFAULT_STORAGE_URI", OPERATOR, "`defaults.storage.uri`", "none")
 DEFAULT_STORAGE_ENDPOINT = _variable(

@@ -120,7 +120,7 @@ class Plan:
 
     Attributes:
         experiments: of `EXPERIMENTS`.
-        operators: how many share the experiments.
+        operators: how many there are; of two, one stands by.
         space_seed: of all experiments.
     """
 

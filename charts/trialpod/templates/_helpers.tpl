@@ -98,6 +98,16 @@ tools/make_rights makes the tables of the documentation from both. */}}
   verbs: [list]
 {{- end }}
 
+{{- /* Likewise, with `trialKinds`. */}}
+{{- define "trialpod.trialKindRules" -}}
+{{- range .Values.trialKinds }}
+# trials that are objects of this kind
+- apiGroups: [{{ if contains "/" .apiVersion }}{{ splitList "/" .apiVersion | first }}{{ else }}""{{ end }}]
+  resources: [{{ .resource }}]
+  verbs: [get, list, create, patch, delete]
+{{- end }}
+{{- end }}
+
 {{- define "trialpod.clusterRules" -}}
 # who sends a report: the tokens of trial pods are checked with the API server
 - apiGroups: [authentication.k8s.io]
@@ -116,7 +126,7 @@ tools/make_rights makes the tables of the documentation from both. */}}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
-# which operator serves which experiments
+# one operator at a time is at work
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [trialpod-operator]
@@ -128,11 +138,11 @@ tools/make_rights makes the tables of the documentation from both. */}}
 {{- end }}
 
 {{- /* Likewise, with `replicas` of more than one. */}}
-{{- define "trialpod.replicaRules" -}}
-# each operator has a Lease, named after its pod; the coordinator reads them all and removes those of the dead
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [get, list, update, delete]
+{{- define "trialpod.standbyRules" -}}
+# the label by which the Service finds the operator that is at work
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
 {{- end }}
 
 {{- /* Ports of a NetworkPolicy's rule. */}}

@@ -1,21 +1,22 @@
 """What the watches have shown: the latest state of every TuneExperiment, TuneTrial and pod of ours.
 
 It is a cache with the API server as the truth. It may lag behind, and it may miss that an object was deleted while a
-watch was broken; so code that acts on the absence of an object asks the server first. Only what the operator reads of
-a pod is kept; a TuneTrial whose trial has ended, and a pod that is gone, are kept as packed JSON: there may be tens
-of thousands, and hardly any is looked at again. Owned by the event loop.
+watch was broken; so code that acts on the absence of an object asks the server first. Pods that a controller made for
+an object of another kind are kept apart (`parts`); what is shown as the attempt's pod is composed of both. Only what
+the operator reads of a pod is kept; a TuneTrial whose trial has ended, and a pod that is gone, are kept as packed
+JSON: there may be tens of thousands, and hardly any is looked at again. Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from trialpod_operator.cluster.names import EXPERIMENT_LABEL, TRIAL_ID_LABEL, TRIAL_KIND
+from trialpod_operator.cluster.names import EXPERIMENT_LABEL, OBJECT_LABEL, TRIAL_KIND
 from trialpod_operator.engine.trial import ERROR, TERMINATED
 
 MAX_DELETED = 10_000
@@ -46,8 +47,9 @@ class ObjectCache:
         self._trials: dict[str, dict[str, Object | _Packed]] = {}  # by the experiment's key, then by name
         self._stops: dict[str, dict[str, str]] = {}  # by the same: the ids of trials that are to stop
         self._pods: dict[str, dict[str, Object | _Packed]] = {}
-        self._pods_by_trial: dict[str, dict[str, set[str]]] = {}  # names; by the key, then by the trial's id
-        self._keys_of_pods: dict[tuple[str, str], str] = {}  # by namespace and name
+        self._parts: dict[str, dict[str, Object | _Packed]] = {}  # pods of other kinds' objects, likewise
+        self._of_object: dict[str, dict[str, set[str]]] = {}  # their names by the object's
+        self._composers: dict[str, Callable[[str], None]] = {}
         self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
     def update_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
@@ -69,26 +71,48 @@ class ObjectCache:
 
     def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a pod; return the key of its experiment, None when it is not ours."""
-        key = self._take(self._pods, _lean(item), deleted=deleted)
+        lean = _lean(item)
+        name = (lean["metadata"].get("labels") or {}).get(OBJECT_LABEL)
+        if not name:
+            return self._take(self._pods, lean, deleted=deleted)
+        key = self._take(self._parts, lean, deleted=deleted)
         if key is not None:
-            self._index_pod(key, item["metadata"])
+            names = self._of_object.setdefault(key, {}).setdefault(name, set())
+            (names.discard if deleted else names.add)(lean["metadata"]["name"])
+            if not names:
+                del self._of_object[key][name]
+            if key in self._composers:
+                self._composers[key](name)
         return key
 
-    def _index_pod(self, key: str, metadata: Mapping[str, Any]) -> None:
-        name, trial_id = metadata["name"], _trial_of(metadata)
-        where = metadata["namespace"], name
-        by_trial = self._pods_by_trial.setdefault(key, {})
-        if name in self._pods.get(key, {}):
-            self._keys_of_pods[where] = key
-            by_trial.setdefault(trial_id, set()).add(name)
-            return
-        self._keys_of_pods.pop(where, None)
-        found = by_trial.get(trial_id, set())
-        found.discard(name)
-        if not found:
-            by_trial.pop(trial_id, None)
-        if not by_trial:
-            del self._pods_by_trial[key]
+    # -- attempts that are objects of another kind --
+
+    def compose_pods(self, key: str, composer: Callable[[str], None] | None) -> None:
+        """Have `composer` called with an object's name when one of its pods changes; None = nobody any more."""
+        if composer is None:
+            self._composers.pop(key, None)
+        else:
+            self._composers[key] = composer
+
+    def parts(self, key: str, name: str) -> list[Object]:
+        """Return the pods that were made for an object of another kind."""
+        found = self._parts.get(key, {})
+        return [_must(found[each]) for each in sorted(self._of_object.get(key, {}).get(name, ())) if each in found]
+
+    def part(self, key: str, pod_name: str) -> Object | None:
+        """Return such a pod by its own name."""
+        return _unpacked(self._parts.get(key, {}).get(pod_name))
+
+    def all_parts(self, key: str) -> list[Object]:
+        """Return all such pods of an experiment."""
+        return [_must(item) for item in self._parts.get(key, {}).values()]
+
+    def show(self, key: str, name: str, composite: Object, *, deleted: bool) -> None:
+        """Take in what stands for an attempt's pod."""
+        objects = self._pods.setdefault(key, {})
+        self._put(objects, name, composite, deleted=deleted)
+        if not objects:
+            self._pods.pop(key, None)
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
@@ -108,20 +132,15 @@ class ObjectCache:
 
     def experiment_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the key of the experiment that a pod belongs to, "" when no such pod is there."""
-        key = self._keys_of_pods.get((namespace, name), "")
-        pod = self._pods.get(key, {}).get(name)
-        return key if pod is not None and _identity(pod)[0] == uid else ""
+        for key, pods in (*self._pods.items(), *self._parts.items()):
+            pod = pods.get(name) if key.startswith(f"{namespace}/") else None
+            if pod is not None and _identity(pod)[0] == uid:
+                return key
+        return ""
 
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]
-
-    def pods_of_trial(self, key: str, trial_id: str) -> list[Object]:
-        """Return the pods of an experiment whose label names the trial."""
-        pods = self._pods.get(key, {})
-        known = sorted(self._pods_by_trial.get(key, {}).get(trial_id, ()))
-        found = [_must(pods[name]) for name in known if name in pods]
-        return [pod for pod in found if _trial_of(pod["metadata"]) == trial_id]  # labels of reused pods change
 
     def deleted_pod(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
@@ -129,26 +148,23 @@ class ObjectCache:
 
     def uids(self, key: str) -> set[str]:
         """Return the uids of all trials and pods of an experiment."""
-        known = (*self._trials.get(key, {}).values(), *self._pods.get(key, {}).values())
-        return {_identity(item)[0] for item in known}
+        pods = (*self._plain_pods(key), *self._parts.get(key, {}).values())
+        return {_identity(item)[0] for item in (*self._trials.get(key, {}).values(), *pods)}
+
+    def _plain_pods(self, key: str) -> list[Object | _Packed]:
+        pods = self._pods.get(key, {}).values()
+        return [each for each in pods if isinstance(each, _Packed) or "pod" not in each]
 
     def drop(self, key: str, uids: Collection[str]) -> None:
         """These trials and pods of an experiment are not there any more, although no watch has said so."""
         for item in _those(self._trials.get(key, {}).values(), uids):
             self.update_trial(item, deleted=True)
-        for item in _those(self._pods.get(key, {}).values(), uids):
+        for item in _those([*self._plain_pods(key), *self._parts.get(key, {}).values()], uids):
             self.update_pod(item, deleted=True)
-
-    def forget_trials(self, key: str) -> None:
-        """Drop the TuneTrials of an experiment."""
-        for store in (self._trials, self._stops):
-            store.pop(key, None)
 
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
-        for name in self._pods.get(key, {}):
-            self._keys_of_pods.pop((key.partition("/")[0], name), None)
-        for store in (self._trials, self._stops, self._pods, self._pods_by_trial):
+        for store in (self._trials, self._stops, self._pods, self._parts, self._of_object, self._composers):
             store.pop(key, None)
 
     def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
@@ -185,10 +201,6 @@ def _identity(item: Object | _Packed) -> tuple[str, str]:
     if isinstance(item, _Packed):
         return item.uid, item.version
     return str(item["metadata"].get("uid", "")), str(item["metadata"].get("resourceVersion", ""))
-
-
-def _trial_of(metadata: Mapping[str, Any]) -> str:
-    return str((metadata.get("labels") or {}).get(TRIAL_ID_LABEL, ""))
 
 
 def _unpacked(item: Object | _Packed | None) -> Object | None:

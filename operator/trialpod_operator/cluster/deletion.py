@@ -74,10 +74,11 @@ async def delete_stored(
             and pods whose time is cut short continue writing behind the deletion.
     """
     namespace, name = key.split("/")
-    pods = services.cache.pods(key)
+    # Objects of another kind go with the experiment: their pods are waited for.
+    pods = [pod for pod in services.cache.pods(key) if "pod" not in pod] + services.cache.all_parts(key)
     if pods and waited < PODS_GONE_S:
         for pod in pods:
-            if not pod["metadata"].get("deletionTimestamp"):
+            if not pod["metadata"].get("deletionTimestamp") and names.OBJECT_LABEL not in pod["metadata"]["labels"]:
                 await services.kube.delete(paths.pods(namespace), pod["metadata"]["name"])
         return 1.0
     try:

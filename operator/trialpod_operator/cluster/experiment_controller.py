@@ -51,11 +51,12 @@ from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.shell import ClusterShell
-from trialpod_operator.cluster.status.conditions import Problem, is_starting
+from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
 from trialpod_operator.cluster.storage_access import StoragePlace
 from trialpod_operator.cluster.stored_manifest import check_stored
+from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
     Recovered,
@@ -64,7 +65,6 @@ from trialpod_operator.engine.events import (
     SettingsObserved,
     SuspendRequested,
 )
-from trialpod_operator.engine.state import State
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError
@@ -212,12 +212,7 @@ class ExperimentController:
     def trial_changed(self, trial_id: str) -> None:
         """A TuneTrial was edited or deleted by somebody."""
         if self._bindings is not None:
-            self._bindings.trial_changed(trial_id)
-
-    def pod_changed(self, trial_id: str, name: str) -> None:
-        """A pod with a trial's label was made, changed or deleted."""
-        if self._bindings is not None:
-            self._bindings.pod_changed(trial_id, name)
+            self._bindings.changed.add(trial_id)
 
     # -- reconcile --
 
@@ -284,13 +279,6 @@ class ExperimentController:
             case StorageEmptiedError():
                 reason = Reason.STORAGE_EMPTIED
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
-
-    async def hand_over(self, timeout_s: float) -> None:
-        """Commit what is under way, if the storage takes it in time, and release the experiment."""
-        if self._durable is not None and self._broken is None:
-            with contextlib.suppress(FencedError, NotReadyError, StorageError):
-                await self._durable.wait_committed(timeout_s)
-        await self.close()
 
     async def close(self) -> None:
         """Release the experiment; everything committed stays, and so do its pods."""
@@ -400,9 +388,8 @@ class ExperimentController:
     async def _follow_trainable(self, experiment: TuneExperiment) -> TuneExperiment:
         """Have trials run the Trainable that the spec names, if it is not the one of the start.
 
-        That is possible until a trial has reported something, while no process of one runs: attempts whose pods wait
-        for their image or a node get the new one when they ask for work. Else trials keep the one that they have, and
-        the status says why.
+        That is possible until a trial has reported something, while none runs. Else trials keep the one that they
+        have, and the status says why.
 
         Returns:
             The experiment, with the Trainable that its trials run.
@@ -430,22 +417,20 @@ class ExperimentController:
             if durable.engine.finished:
                 raise InvalidInputError(message)
             return running
-        if not _can_be_exchanged(running, wanted, state) or not await self._correct_trainable(wanted, durable):
+        if state.running:
             self._held_back = Problem(
                 reason=Reason.CHANGE_PENDING,
                 message="spec.trainable was changed; trials run the new one when the attempts that run have ended "
                 f"without a result. To end them: trialpod suspend {self._name} -n {self._namespace}; then resume it",
             )
             return running
+        await self._correct_trainable(wanted, durable)
         return wanted
 
-    async def _correct_trainable(self, wanted: TuneExperiment, durable: DurableExperiment) -> bool:
+    async def _correct_trainable(self, wanted: TuneExperiment, durable: DurableExperiment) -> None:
         """Put the Trainable into the stored document, and open the experiment with it.
 
         The storage has it before any trial can start with it.
-
-        Returns:
-            False if a process has begun with the former one meanwhile; nothing was changed.
         """
         known = {key: value for key, value in durable.plan.document.items() if key != CODE}
         known["manifest"] = msgspec.to_builtins(wanted)
@@ -453,9 +438,7 @@ class ExperimentController:
         await self._code.read(self._services.kube, self._namespace, wanted.spec.trainable)
         place = self._storage.place(wanted)
         document = self._plan(wanted, place, known).document
-        if not all(map(is_starting, durable.engine.state.running_trials())):
-            return False
-        await self.close()  # from here on no attempt gets work, until it is open again
+        await self.close()
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
         def replace() -> None:
@@ -466,7 +449,6 @@ class ExperimentController:
         self._experiment = wanted
         self._corrected = True
         await self._open(wanted)
-        return True
 
     def _leftover_pods(self) -> list[Object]:
         """Return the pods that a finished experiment has left, because the operator was away in that moment."""
@@ -512,12 +494,12 @@ class ExperimentController:
             await gather_all(services.publish_authority(self._namespace), self._refresh_keys(experiment))
         place = self._storage.place(experiment)
         issuer = self._storage.key_issuer(experiment, place)
-        begun = self._writer.has_begun
-        if issuer is not None and not only_stored and not (begun or self._services.cache.has_trials(self.key)):
+        if issuer is not None and not only_stored and not self._services.cache.has_trials(self.key):
             await issuer.check()  # later it must not hold up trials that continue with the keys that they have
         directory = self._storage.work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
+        begun = self._writer.has_begun
         await self._code.read(services.kube, self._namespace, experiment.spec.trainable)
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
@@ -540,6 +522,7 @@ class ExperimentController:
             if again:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
+            objects = await self._attempt_objects(experiment)
         except BaseException:
             durable.close()
             raise
@@ -561,6 +544,7 @@ class ExperimentController:
             services.options.pod_options,
             services.clock,
             durable,
+            objects,
         )
 
         def enqueue() -> None:
@@ -719,6 +703,22 @@ class ExperimentController:
             self._deleting_since = now
         return await delete_stored(self._services, self.key, item, self._storage.keys_dir, now - self._deleting_since)
 
+    async def _attempt_objects(self, experiment: TuneExperiment) -> AttemptObjects | None:
+        """Return the objects of another kind that run the trials, as the server has them; None where pods do."""
+        if experiment.spec.trial_resource is None:
+            return None
+        services = self._services
+        made = AttemptObjects(
+            self.key,
+            lambda: self._experiment or experiment,
+            services.kube,
+            services.cache,
+            services.clock,
+            services.options.trial_kinds,
+        )
+        await made.load()
+        return made
+
     def remove_files(self) -> None:
         """Remove what this experiment has on the operator's disk."""
         self._storage.remove_files()
@@ -728,14 +728,6 @@ def queue_of(experiment: TuneExperiment) -> str:
     """Return the queue that an experiment's pods wait in, "" when there is none."""
     given = (experiment.spec.template.get("metadata") or {}).get("labels") or {}
     return str(given.get(QUEUE_LABEL) or (experiment.metadata.labels or {}).get(QUEUE_LABEL) or "")
-
-
-def _can_be_exchanged(former: TuneExperiment, new: TuneExperiment, state: State) -> bool:
-    """Return whether attempts that run can still get another Trainable: none has a process, and no pod shows it."""
-    if not state.running:
-        return True
-    in_pods = any(spec.spec.trainable.config_map_ref or spec.spec.trainable.command for spec in (former, new))
-    return not in_pods and not former.spec.reuse_pods and all(map(is_starting, state.running_trials()))
 
 
 def _soonest(*times: float | None) -> float | None:

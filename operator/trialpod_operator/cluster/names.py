@@ -29,17 +29,11 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 RANK_LABEL = f"{GROUP}/rank"
 """On the pods of attempts that have several: "0" is the head, which speaks for the attempt."""
 
-SHARD_LABEL = f"{GROUP}/shard"
-"""On TuneTrials and pods: the shard of their experiment, by which the watches of a replica can select."""
+OBJECT_LABEL = f"{GROUP}/object"
+"""On an object of another kind that runs an attempt, and on the pods of its primary template: the object's name."""
 
-OPERATORS_LABEL = f"{GROUP}/operators"
-"""On the Leases of operators that share the work: the name of their coordinator's Lease."""
-
-SHARDS_ANNOTATION = f"{GROUP}/shards"
-"""On the coordinator's Lease: which operator serves what (`shards.assignment`)."""
-
-REPLICA_ANNOTATION = f"{GROUP}/replica"
-"""On an operator's own Lease: its address, and what it serves."""
+CONTAINER_ANNOTATION = f"{GROUP}/container"
+"""On those pods: the container that runs the trial."""
 
 LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
 """On a finished pod that stays: what it printed is in the storage already."""
@@ -66,6 +60,7 @@ UI_ANNOTATION = f"{GROUP}/ui"
 STORAGE_ANNOTATION = f"{GROUP}/default-storage"
 REPORTS_ANNOTATION = f"{GROUP}/reports"
 GPU_ANNOTATION = f"{GROUP}/gpu-resource"
+KINDS_ANNOTATION = f"{GROUP}/trial-kinds"
 CREDENTIALS_ANNOTATION = f"{GROUP}/credentials"
 """On the ConfigMap with the certificates, and on the Lease: what the operator is, for clients to compare."""
 

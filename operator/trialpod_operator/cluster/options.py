@@ -44,10 +44,10 @@ class OperatorOptions:
         scoped: how those are made where the manifest does not say.
         work_dir: for open experiments; may be lost at any time.
         identity: of this process, for the Lease; in a pod, the pod's name.
-        replicas: how many operators share the work.
-        pod_address: IP address at which the trials' pods reach this one of them.
+        standby: there are more operators than this one; those that wait for the Lease are ready, too.
         log_level: of the operator's logs.
         ui_address: of the cluster's page; "" = there is none.
+        trial_kinds: kinds of which trials may be objects, "apiVersion/kind" -> plural.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -65,10 +65,10 @@ class OperatorOptions:
     scoped: ScopedCredentials = field(default_factory=ScopedCredentials)
     work_dir: str = "/trialpod"
     identity: str = "operator"
-    replicas: int = 1
-    pod_address: str = ""
+    standby: bool = False
     log_level: str = "INFO"
     ui_address: str = ""
+    trial_kinds: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> OperatorOptions:
@@ -106,18 +106,12 @@ class OperatorOptions:
             always_scoped=_scoped_always(env),
             scoped=_scoped(env),
             work_dir=env.get(variables.WORK_DIR) or "/trialpod",
-            replicas=_number(env, variables.REPLICAS, 1),
-            pod_address=env.get(variables.POD_ADDRESS, ""),
+            standby=env.get(variables.STANDBY, "").lower() == "true",
             identity=env.get("POD_NAME") or f"process-{os.getpid()}",
             log_level=env.get(variables.LOG_LEVEL, "INFO").upper(),
             ui_address=env.get(variables.UI_ADDRESS, ""),
+            trial_kinds=_trial_kinds(env),
         )
-
-    @property
-    def direct_address(self) -> str:
-        """Where attempts reach this operator and no other: "host:port", "" when that is not known."""
-        host = f"[{self.pod_address}]" if ":" in self.pod_address else self.pod_address
-        return f"{host}:{self.report_port}" if host else ""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -128,6 +122,7 @@ class OperatorOptions:
             names.REPORTS_ANNOTATION: self.pod_options.address,
             names.UI_ANNOTATION: self.ui_address,
             names.GPU_ANNOTATION: self.gpu_resource,
+            names.KINDS_ANNOTATION: ",".join(f"{kind}={plural}" for kind, plural in self.trial_kinds.items()),
             names.PROTOCOL_ANNOTATION: str(PROTOCOL_VERSION),
             names.IMAGE_ANNOTATION: self.default_image,
             names.STORAGE_ANNOTATION: "" if storage is None else json.dumps(msgspec.to_builtins(storage)),
@@ -144,6 +139,7 @@ class OperatorOptions:
             default_image=self.default_image,
             runtime_image=self.runtime_image,
             gpu_resource=self.gpu_resource,
+            trial_kinds=self.trial_kinds,
             storage=self.storage_rules,
         )
 
@@ -188,6 +184,18 @@ def _scoped(env: Mapping[str, str]) -> ScopedCredentials:
     )
     if not LEAST_S <= found.duration_seconds <= MOST_S:
         raise InvalidInputError(f"TRIALPOD_STS_DURATION is {found.duration!r}; stores allow 15m to 12h")
+    return found
+
+
+def _trial_kinds(env: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for each in filter(None, (part.strip() for part in env.get(variables.TRIAL_KINDS, "").split(","))):
+        kind, equals, plural = each.partition("=")
+        if not equals or "/" not in kind or not plural:
+            raise InvalidInputError(
+                f"TRIALPOD_TRIAL_KINDS has {each!r}; each is apiVersion/kind=plural, such as batch/v1/Job=jobs"
+            )
+        found[kind] = plural
     return found
 
 

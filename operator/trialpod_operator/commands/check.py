@@ -91,6 +91,8 @@ def _all(checks: Checks, options: argparse.Namespace, given: Mapping[str, Any]) 
     resource = checks.facts.get(names.GPU_ANNOTATION) or "nvidia.com/gpu"
     yield from checks.devices(resource, wanted=wants_gpu)
     yield from checks.queues(queue_of(spec.get("template") or {}) or queue_of(given))
+    if spec.get("trialResource"):
+        yield from checks.trial_kind(spec["trialResource"])
     if options.no_pod:
         return
     probe = probe_of(options, spec, checks.facts, resource)

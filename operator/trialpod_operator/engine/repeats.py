@@ -124,7 +124,9 @@ def front(state: State) -> list[Trial]:
 def evaluations(state: State) -> dict[str, Evaluation]:
     """Return what repeats showed, by the id of their original; nothing while any of them has not ended."""
     values: dict[str, list[float]] = {}
-    for trial in state.standings.repeats:
+    for trial in state.get_trials():
+        if not trial.repeat_of:
+            continue
         if not trial.ended:
             return {}
         whole = trial.status == TERMINATED and not (trial.stopped and is_early_stop(trial.stop_reason))
@@ -145,9 +147,12 @@ def winner(state: State) -> tuple[Trial | None, Evaluation | None]:
         best = next(iter(front(state)), None)
         return best, None
     found = evaluations(state) if settings.repeats is not None else {}
-    repeated = [trial for trial in ranked(state) if trial.trial_id in found] if found else []
-    if not repeated:
-        return state.standings.best(state.get_trials(), settings.mode), None
+    order = ranked(state)
+    if not found:
+        return (order[0] if order else None), None
     sign = 1.0 if settings.mode == "max" else -1.0
+    repeated = [trial for trial in order if trial.trial_id in found]
+    if not repeated:
+        return (order[0] if order else None), None
     best = max(repeated, key=lambda trial: sign * found[trial.trial_id].mean)
     return best, found[best.trial_id]

@@ -10,7 +10,7 @@ import datetime as dt
 import email.utils
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +21,6 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.pending import pending_reason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
-from trialpod_operator.cluster.shards.assignment import SHARDS, shares
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.findings import (
@@ -275,10 +274,6 @@ class Checks:
                 "remove all but one, or give each namespaces of its own: the chart's watchNamespaces",
             )
         version = self.facts.get(names.VERSION_ANNOTATION, "?")
-        shared = shares(self.facts.get(names.SHARDS_ANNOTATION, ""))
-        if len(shared) > 1:
-            each = ", ".join(f"{name} serves {count} of {SHARDS} shards" for name, count in shared.items())
-            where = f"{len(ready)} operators in {meta['namespace']}: {each}"
         return Finding("operator", "ok", f"trialpod {version} is ready: {where}")
 
     def _lease_facts(self, namespace: str) -> dict[str, str]:
@@ -355,6 +350,42 @@ class Checks:
                 yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error.detail}")
                 return
         yield from queue_findings(found, queue, self._api.namespace)
+
+    def trial_kind(self, resource: Mapping[str, Any]) -> Iterator[Finding]:
+        """May trials be objects of the kind that `spec.trialResource` names: is it there, may the operator use it.
+
+        Args:
+            resource: that field.
+        """
+        template = resource.get("template") or {}
+        version, kind = str(template.get("apiVersion") or ""), str(template.get("kind") or "")
+        root = "/apis" if "/" in version else "/api"
+        try:
+            listed = self._client.request("GET", f"{root}/{version}").get("resources") or []
+        except NotFoundError:
+            listed = []
+        except ApiError as error:
+            yield Finding("trial kind", "unknown", f"{version} cannot be seen: {error.reason or error.detail}")
+            return
+        found = [each for each in listed if each.get("kind") == kind and "/" not in str(each.get("name"))]
+        if not found:
+            remedy = "install its definition and controller, or correct apiVersion and kind (`kubectl api-resources`)"
+            yield Finding("trial kind", "bad", f"the cluster has no kind {kind} of {version}", remedy)
+            return
+        plural = found[0].get("name")
+        allowed = self.facts.get(names.KINDS_ANNOTATION, "")
+        if f"{version}/{kind}={plural}" in allowed.split(","):
+            yield Finding("trial kind", "ok", f"the operator may make {plural} of {version}")
+        elif not self.facts:
+            yield Finding(
+                "trial kind", "unknown", f"whether the operator may make {plural} of {version} is not known"
+            )
+        else:
+            remedy = (
+                f"who installed it adds {{apiVersion: {version}, kind: {kind}, resource: {plural}}} to the chart's "
+                "trialKinds, which also gives it the rights get, list, create, patch and delete"
+            )
+            yield Finding("trial kind", "bad", f"the operator may not make {plural} of {version}", remedy)
 
     # -- from inside --
 

@@ -199,6 +199,7 @@ def facts_of(pod: Mapping[str, Any]) -> dict[str, str]:
         names.VERSION_ANNOTATION: version,
         names.IMAGE_ANNOTATION: shown.get(variables.DEFAULT_IMAGE, ""),
         names.STORAGE_ANNOTATION: json.dumps(storage) if storage["uri"] else "",
+        names.KINDS_ANNOTATION: shown.get(variables.TRIAL_KINDS, ""),
         names.REPORTS_ANNOTATION: f"https://{service}:8443" if service else "",
         names.CREDENTIALS_ANNOTATION: names.credentials_fact(
             own=bool(shown.get(variables.STORAGE_KEYS_DIR)),

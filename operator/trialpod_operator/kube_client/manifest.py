@@ -127,7 +127,6 @@ def build_manifest(
         "repeats": None
         if request.repeats is None
         else {("seedParameter" if key == "seed_parameter" else key): each for key, each in request.repeats.items()},
-        "warmStart": request.warm_start,
         "stopWhenNotWorth": request.stop_when_not_worth,
         "algorithm": request.algorithm,
         "scheduler": _scheduler(request, refused),
@@ -229,8 +228,7 @@ def ignored(request: ExperimentRequest) -> list[str]:
 
 
 def _as_argument(problem: str) -> str:
-    problem = re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
-    return re.sub(r"^spec\.warmStart\b", "warm_start", problem)
+    return re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
 
 
 def _trainable(request: ExperimentRequest, uri: str) -> Json:

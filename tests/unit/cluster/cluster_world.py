@@ -22,7 +22,6 @@ from trialpod_operator.cluster import deletion, experiment_controller
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment import durable
 from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Replica
 from trialpod_operator.reports.service import ReportService
@@ -94,11 +93,16 @@ class InlineReplica(Replica):
 class Operator:
     """One operator's process."""
 
-    def __init__(self, world: World, name: str, ownership: Ownership | None = None) -> None:
+    def __init__(self, world: World, name: str) -> None:
         self.kube = FakeKube(world.api, world.random)
         work_dir = world.folder / name
-        options = OperatorOptions(work_dir=str(work_dir), default_image="trialpod/trial:1", identity=name)
-        self.controller = Controller(self.kube, options, world.loop.now, lambda: "-- the authority --", ownership)
+        options = OperatorOptions(
+            work_dir=str(work_dir),
+            default_image="trialpod/trial:1",
+            identity=name,
+            trial_kinds={"batch/v1/Job": "jobs", "example.com/v1/Machine": "machines"},
+        )
+        self.controller = Controller(self.kube, options, world.loop.now, lambda: "-- the authority --")
         self.service = ReportService(self.controller)
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
@@ -171,9 +175,9 @@ class World:
     def operator(self) -> Operator:
         return self.operators[-1]
 
-    def start_operator(self, ownership: Ownership | None = None) -> Operator:
+    def start_operator(self) -> Operator:
         """A new operator begins, and pods reach it from now on."""
-        started = Operator(self, tempfile.mkdtemp(prefix="operator-", dir=self.folder), ownership)
+        started = Operator(self, tempfile.mkdtemp(prefix="operator-", dir=self.folder))
         self.operators.append(started)
         self.pods.service = started.service
         return started

@@ -63,6 +63,8 @@ class FakeApi:
         self.logs: dict[str, str] = {}  # pod's uid, or uid/container -> what it printed
         self.counts: Counter[str] = Counter()  # requests by "METHOD plural"
         self.on_pod: Callable[[str, Object], None] = lambda kind, pod: None
+        self.on_other: Callable[[str, Object], None] = lambda kind, item: None
+        """Called likewise with each object of a kind that is not watched."""
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
 
@@ -143,9 +145,9 @@ class FakeApi:
         if method == "GET":
             return _shown(item)
         if method == "DELETE":
-            for field, wanted in ((body or {}).get("preconditions") or {}).items():
-                if wanted != item["metadata"][field]:
-                    raise error(method, path, 409, "Conflict", f"the {field} in the precondition is another one")
+            uid = ((body or {}).get("preconditions") or {}).get("uid")
+            if uid and uid != item["metadata"]["uid"]:
+                raise error(method, path, 409, "Conflict", "the UID in the precondition is another one")
             self.delete(item, (body or {}).get("gracePeriodSeconds"))
             return {}
         version = (body.get("metadata") or {}).get("resourceVersion")
@@ -169,6 +171,9 @@ class FakeApi:
         if method == "POST":
             return _shown(self._create(method, path, plural, namespace, body))
         found = [item for item in objects.values() if _selected(item, query.get("labelSelector", ""))]
+        about = re.match(r"involvedObject\.uid=([^,]*)", query.get("fieldSelector", ""))
+        if about is not None:
+            found = [item for item in found if (item.get("involvedObject") or {}).get("uid") == about[1]]
         if method == "DELETE":
             for item in found:
                 self.delete(item)
@@ -222,6 +227,8 @@ class FakeApi:
     def _tell(self, kind: str, item: Object) -> None:
         if item["_plural"] == "pods":
             self.on_pod(kind, item)
+        if item["_plural"] not in WATCHED:
+            self.on_other(kind, item)
         if item["_plural"] in WATCHED:
             for watch in list(self.watches):
                 watch.tell(kind, item["_plural"], _shown(item))

@@ -16,7 +16,6 @@ from api_server import GROUP, ApiServer, Run
 
 from trialpod_operator.api.models import TuneExperimentSpec
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.shards.assignment import SHARDS, Shard, ShardMap
 from trialpod_operator.commands.check import probe_of
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.checks import Checks
@@ -143,18 +142,6 @@ def test_the_lease_tells_version_and_life_of_the_operator(server: ApiServer, tri
     assert "it is not at work" in trialpod("check", "--no-pod", status=1)
     server.routes["GET", path] = {**lease, "metadata": {"annotations": {"trialpod.dev/version": "0.9.0"}}}
     assert 'pip install "trialpod==0.9.0"' in trialpod("check", "--no-pod", status=1)
-
-
-def test_operators_that_share_the_work_are_counted(server: ApiServer, trialpod: Run) -> None:
-    path = "/apis/coordination.k8s.io/v1/namespaces/trialpod-system/leases/trialpod-operator"
-    shard_map = ShardMap(shards=tuple(Shard(owner="ab"[number % 4 // 3], epoch=1) for number in range(SHARDS)))
-    notes = {"trialpod.dev/version": "0.1.9", "trialpod.dev/shards": shard_map.encode()}
-    server.routes["GET", path] = {"metadata": {"annotations": notes}, "spec": {}}
-    server.routes["GET", "/api/v1/pods"] = {"items": [operator_pod(), operator_pod()]}
-    text = trialpod("check", "--no-pod")
-    assert "2 operators in trialpod-system: a serves 12 of 16 shards, b serves 4 of 16 shards" in text
-    notes["trialpod.dev/shards"] = "of another release"
-    assert "trialpod 0.1.9 is ready" in trialpod("check", "--no-pod")
 
 
 # -- from inside --
@@ -448,3 +435,39 @@ def test_what_covers_a_storage_that_is_not_tried_is_told(server: ApiServer) -> N
     pod = build(Probe(image="train:1", uri="s3://tune/runs", secret="minio", scoped=True), "check", "team")
     assert "volumes" not in pod["spec"]
     assert "CHECK_URI" not in [each["name"] for each in pod["spec"]["containers"][0].get("env", [])]
+
+
+class TestTrialKinds:
+    """`trialpod check -f` with `spec.trialResource`."""
+
+    @staticmethod
+    def found(server: ApiServer, trialpod: Run, folder: Path, status: int = 1) -> str:
+        pod = {"spec": {"containers": [{"name": "trial", "image": "any:1"}]}}
+        template = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": pod}}
+        spec = {"trainable": {"command": ["./train"]}, "trialResource": {"template": template}}
+        manifest = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment", "metadata": {"name": "a"}}
+        file = folder / "experiment.yaml"
+        file.write_text(json.dumps({**manifest, "spec": spec}))
+        text = trialpod("check", "--no-pod", "-f", str(file), "-n", "team", status=status)
+        return text[text.index("trial kind") :]
+
+    def test_a_kind_that_the_operator_may_make_is_fine(
+        self, server: ApiServer, trialpod: Run, tmp_path: Path
+    ) -> None:
+        server.routes["GET", "/apis/batch/v1"] = {"resources": [{"name": "jobs", "kind": "Job"}]}
+        pod = operator_pod()
+        pod["spec"]["containers"][0]["env"].append({"name": "TRIALPOD_TRIAL_KINDS", "value": "batch/v1/Job=jobs"})
+        server.routes["GET", "/api/v1/pods"] = {"items": [pod]}
+        found = self.found(server, trialpod, tmp_path, status=0)
+        assert found.startswith("trial kind: the operator may make jobs of batch/v1")
+
+    def test_a_missing_right_is_named_with_its_remedy(self, server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+        server.routes["GET", "/apis/batch/v1"] = {"resources": [{"name": "jobs", "kind": "Job"}]}
+        found = self.found(server, trialpod, tmp_path)
+        assert found.startswith("trial kind: the operator may not make jobs of batch/v1")
+        assert "adds {apiVersion: batch/v1, kind: Job, resource: jobs} to the chart's trialKinds" in found
+
+    def test_a_kind_that_is_not_there_is_named(self, server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+        server.routes["GET", "/apis/batch/v1"] = {"resources": [{"name": "cronjobs", "kind": "CronJob"}]}
+        found = self.found(server, trialpod, tmp_path)
+        assert found.startswith("trial kind: the cluster has no kind Job of batch/v1")

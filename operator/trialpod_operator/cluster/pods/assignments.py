@@ -17,6 +17,7 @@ from trialpod_operator.cluster.pods.binding import PodBinding, PodKey, pod_key
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.resources import total_resources
 from trialpod_operator.cluster.pods.reuse import Reuse
+from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
 from trialpod_operator.engine.events import AttemptStarted
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.service import Caller
@@ -87,6 +88,8 @@ class Assignments:
         Raises:
             NotReadyError: the pod is not known yet.
         """
+        if self._pods.work.objects is not None:
+            return self._permits_part(self._pods.work.objects, caller, trial_id)
         pod = self._pods.cache.pod(self._pods.key, caller.pod_name)
         if pod is None:
             if self._pods.cache.deleted_pod(caller.pod_uid) is not None:
@@ -120,6 +123,20 @@ class Assignments:
             return f"pod {caller.pod_name} was made for attempt {which[1]} of trial {which[0]}"
         return self._owned_by(pod, trial_id)
 
+    def _permits_part(self, objects: AttemptObjects, caller: Caller, trial_id: str) -> str | None:
+        """As `permits`, for the pods of an object of another kind: the first that asks is the attempt's."""
+        pod = self._pods.cache.part(self._pods.key, caller.pod_name)
+        if pod is None:
+            if self._pods.cache.deleted_pod(caller.pod_uid) is not None:
+                return f"pod {caller.pod_name} was deleted"
+            raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
+        if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) != trial_id:
+            return f"pod {caller.pod_name} does not belong to trial {trial_id}"
+        binding = self._pods.bindings.get(trial_id)
+        if binding is None or pod["metadata"]["labels"].get(names.OBJECT_LABEL) != self._pods.pod_name(binding):
+            return None  # its request is answered: no work any more
+        return objects.claim(caller.pod_uid, pod, assigned=binding.assigned)
+
     def _owned_by(self, pod: Object, trial_id: str) -> str | None:
         """Return None if the trial owns the pod, else why it may not speak for it."""
         metadata = pod["metadata"]
@@ -137,7 +154,6 @@ class Assignments:
             raise NotReadyError("the address of the trial's head is not known yet")
         if not binding.assigned:
             binding.assigned = True
-            self._pods.attention.note(trial.trial_id)
             binding.expected_by = 0.0
             if self._pods.reuse is not None:
                 self._pods.reuse.began(binding)
@@ -146,7 +162,7 @@ class Assignments:
                     trial_id=trial.trial_id,
                     attempt=binding.attempt,
                     pid=request.pid,
-                    hostname=request.hostname,
+                    hostname=self._hostname(binding, request),
                     node_ip=request.node_ip,
                     resources=self._resources(binding),
                     reused_pod=names.runner_id(*binding.pod_key) if binding.in_reused_pod else "",
@@ -166,6 +182,11 @@ class Assignments:
         folder = self._pods.durable.dirname(trial)
         assignment.trial_dir = f"{names.WORK_DIR}/{folder}"
         return AssignmentAnswer(assignment=assignment)
+
+    def _hostname(self, binding: PodBinding, request: AssignmentRequest) -> str:
+        """Return where an attempt runs; for an object's pod its name, by which the next operator finds it again."""
+        objects = self._pods.work.objects
+        return (objects.pod_of(self._pods.pod_name(binding)) if objects is not None else "") or request.hostname
 
     def _resources(self, binding: PodBinding) -> dict[str, float]:
         """Return what the binding's pods take as they are, since templates and defaults shape them."""

@@ -18,6 +18,7 @@ The output depends on the arguments alone; equal arguments give equal pods, key 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -25,15 +26,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod_operator.api.models import ConfigMapRef, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.quantity import parse_quantity
+from trialpod_operator.api.trial_resource.check import kind_of
+from trialpod_operator.api.trial_resource.pod_templates import take
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import injection, template
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.template import Json, TemplateError
-from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.cluster.storage_access import StorageRules
 
 COMMAND = ("python", "-m", "trialpod.runner.pod")
@@ -79,6 +83,7 @@ class PodOptions:
         runtime_image: an image of trialpod, whose runtime commands in other images get; "" = they bring it.
         gpu_resource: what `gpu` means in `spec.resources`.
         keep_on_node: ask autoscalers not to move trials.
+        trial_kinds: kinds whose objects the operator may make, "apiVersion/kind" -> plural.
         storage: says whether pods mount the Secret with the storage's keys.
     """
 
@@ -87,12 +92,18 @@ class PodOptions:
     runtime_image: str = ""
     gpu_resource: str = "nvidia.com/gpu"
     keep_on_node: bool = True
+    trial_kinds: Mapping[str, str] = field(default_factory=dict)
     storage: StorageRules = field(default_factory=StorageRules)
 
 
 def grace_seconds(spec: TuneExperimentSpec) -> float:
     """Return the grace period of the experiment's pods, from SIGTERM to SIGKILL."""
-    given = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    template = spec.template
+    if spec.trial_resource is not None:
+        with contextlib.suppress(InvalidInputError):  # reported where the object is built
+            resource = msgspec.to_builtins(spec.trial_resource)
+            template = take(resource["template"], kind_of(resource))
+    given = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return float(GRACE_SECONDS if given is None else given)
 
 
@@ -106,6 +117,7 @@ def build_pod(
     *,
     resources: Mapping[str, int | str | float] | None = None,
     rank: int = 0,
+    position: int | None = None,
 ) -> Json:
     """Return the pod for one attempt.
 
@@ -118,6 +130,7 @@ def build_pod(
         options: what the operator adds.
         resources: instead of `spec.resources`, for a trial whose scheduler changed them.
         rank: 0 for the attempt's first pod, else the number of one of its workers.
+        position: of the container that runs the trial; None = the one with that name, else the first.
 
     Raises:
         TemplateError: the template claims what trialpod needs, there is no image, or a device is not whole.
@@ -129,7 +142,7 @@ def build_pod(
     wanted: Mapping[str, int | str | float] = spec.worker_resources if rank else spec.resources
     amounts = _amounts(wanted if resources is None or rank else resources, options.gpu_resource)
 
-    container, path = _trial_container(pod_spec)
+    container, path = _trial_container(pod_spec, position)
     _set_image(container, spec.image, options.default_image, path)
     _set_resources(container, amounts)
     given_command = "command" if container.get("command") else "args" if container.get("args") else ""
@@ -157,9 +170,7 @@ def build_pod(
     pod_spec.setdefault("automountServiceAccountToken", False)
     pod_spec.setdefault("enableServiceLinks", False)
     pod_spec.setdefault("terminationGracePeriodSeconds", GRACE_SECONDS)
-    ours = _metadata(
-        experiment, metadata, experiment_ref, trial_ref, trial_id, attempt, options, container["name"], rank
-    )
+    ours = _metadata(experiment, metadata, trial_ref, trial_id, attempt, options, container["name"], rank)
     if reuses_pods(spec):
         ours["annotations"][names.MADE_FOR_ANNOTATION] = names.runner_id(trial_id, attempt)
         ours["annotations"][names.SHAPE_ANNOTATION] = _shape(pod_spec, metadata)
@@ -169,7 +180,9 @@ def build_pod(
 def spec_digest(spec: TuneExperimentSpec) -> str:
     """Return a digest of those fields that pods are made from and that may change while an experiment runs."""
     workers = spec.workers.resources if spec.workers is not None else None
-    data = json.dumps([spec.image, spec.resources, spec.template, workers], sort_keys=True, default=str)
+    resource = None if spec.trial_resource is None else msgspec.to_builtins(spec.trial_resource)
+    parts = [spec.image, spec.resources, spec.template, workers, *([resource] if resource is not None else [])]
+    data = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(data.encode()).hexdigest()[:16]
 
 
@@ -192,7 +205,6 @@ def _shape(pod_spec: Json, metadata: Json) -> str:
 def _metadata(
     experiment: TuneExperiment,
     given: Json,
-    experiment_ref: ObjectRef,
     trial_ref: ObjectRef,
     trial_id: str,
     attempt: int,
@@ -203,7 +215,6 @@ def _metadata(
     ours = {
         **names.labels(experiment.name, trial_id),
         names.NAME_LABEL: names.TRIAL_POD_NAME,
-        names.SHARD_LABEL: str(shard_of(experiment_ref.uid)),
         names.ATTEMPT_LABEL: str(attempt),
     }
     if experiment.spec.workers is not None:
@@ -236,9 +247,9 @@ def _metadata(
     return metadata
 
 
-def _trial_container(pod_spec: Json) -> tuple[Json, str]:
+def _trial_container(pod_spec: Json, index: int | None) -> tuple[Json, str]:
     containers = template.list_in(pod_spec, "containers")
-    index = template.trial_container(pod_spec)
+    index = template.trial_container(pod_spec) if index is None or not containers else index
     if index is None:
         containers.append({"name": names.CONTAINER})
         index = 0

@@ -7,16 +7,15 @@ the API server is asked first. An attempt that has not fetched it has done nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.pods.attention import Look
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason
 from trialpod_operator.cluster.pods.queues import WAITS_AFTER_S
-from trialpod_operator.cluster.pods.reading import node_of, seconds
+from trialpod_operator.cluster.pods.reading import node_of, own_name, seconds
 from trialpod_operator.cluster.pods.terminated import Termination, may_be_explained, presumed_gone, read_termination
 from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial
@@ -39,16 +38,15 @@ class PodDiagnostics:
         """Return why attempts that should run do not, for those that do not."""
         found = []
         refused = self._pods.work.rejections.why
-        grouped = self._pods.experiment().spec.workers is not None
-        # Others have begun; and there are thousands.
-        every = grouped or refused is not None
-        for binding in self._pods.bindings.values() if every else self._pods.unassigned():
+        for binding in self._pods.bindings.values():
             if binding.assigned and binding.group is None and refused is None:
-                continue
+                continue  # it has begun; and there are thousands
             name = self._pods.pod_name(binding)
             pod = self._pods.cache.pod(self._pods.key, name)
             said = self._queue_says if pod and queues.is_held(pod) else self._latest.get(name, "")
             why = pending_reason(pod, now, event=said) if pod and not binding.assigned else None
+            if self._pods.work.objects is not None and pod is not None and not own_name(pod):
+                why = self._pods.work.objects.pending_reason(name, now, said)
             if pod is None and refused is not None:
                 why = refused
             why = why or self._pods.groups.wait_reason(binding, now)
@@ -63,7 +61,7 @@ class PodDiagnostics:
         """
         if now - self._polled_at < EVERY_S:
             return
-        begins = self._pods.unassigned()
+        begins = [binding for binding in self._pods.bindings.values() if not binding.assigned]
         held = [pod for pod in map(self._pods.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
         if held:
             self._polled_at = now
@@ -73,7 +71,9 @@ class PodDiagnostics:
             self._queue_says = ""
         for binding in begins:
             pod = self._pods.own_pod(binding)
-            if pod is None or binding.assigned or now - binding.created_at < AFTER_S or not node_of(pod):
+            if pod is None or binding.assigned or now - binding.created_at < AFTER_S:
+                continue
+            if own_name(pod) and not node_of(pod):
                 continue
             self._polled_at = now
             if latest_warning := await self._pods.work.latest_warning(pod):
@@ -111,9 +111,9 @@ class AttemptEndings:
         self._pods = experiment_pods
         self._on_ending = on_ending
 
-    def note(self, now: float, bindings: Iterable[PodBinding]) -> None:
-        """Take in what the watches have shown of the pods of these attempts."""
-        for binding in bindings:
+    def note(self, now: float) -> None:
+        """Take in what the watches have shown of the pods."""
+        for binding in list(self._pods.bindings.values()):
             ended = self.note_group(binding, now)
             if ended is not None:
                 self._ended(binding, ended)
@@ -192,11 +192,11 @@ class AttemptEndings:
             end = ending.attempt_end()
             self._pods.durable.apply(AttemptEnded(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
 
-    async def ask_about_silent(self, now: float, look: Look) -> None:
+    async def ask_about_silent(self, now: float) -> None:
         """Ask the server about pods that it may have lost without our hearing of it."""
         asked = False
         last_contact = self._pods.durable.last_contact
-        for binding in look.bindings:
+        for binding in list(self._pods.bindings.values()):
             contact = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
             if now - contact < MISSING_S:
                 continue  # the least that anybody's patience lasts
@@ -216,7 +216,7 @@ class AttemptEndings:
             elif self._pods.bindings.get(binding.trial.trial_id) is binding:
                 self._ended(binding, _must(read_termination(pod, vanished=True)))
         if asked:
-            self.note(now, look.bindings)
+            self.note(now)
 
     def _patience_s(self, binding: PodBinding, pod: Object | None, now: float) -> float:
         if pod is None:

@@ -20,7 +20,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.pods.binding import pod_key
-from trialpod_operator.cluster.pods.reading import container_state, failed_beside, last_end, trial_container
+from trialpod_operator.cluster.pods.reading import container_state, failed_beside, last_end, own_name, trial_container
 from trialpod_operator.engine.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,8 @@ class PodLogs:
         uid = metadata.get("uid", "")
         if uid in self._kept:
             return self._logs.log_stored(trial)
+        if not own_name(pod):
+            return True  # an object of another kind that never had a pod
         try:
             text = await self._whole_log(pod)
         except ApiError as error:
@@ -205,9 +207,8 @@ class PodLogs:
 
     async def _log(self, pod: Object, since: str = "", *, container: str = "") -> str:
         if not container:
-            containers = [each["name"] for each in pod["spec"].get("containers") or []]
-            container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
-        name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
+            container = str(trial_container(pod).get("name") or names.CONTAINER)
+        name, uid = own_name(pod), pod["metadata"].get("uid", "")
         phase = str((pod.get("status") or {}).get("phase"))  # a pod that has ended prints no more
         # Its latest part may be asked for, and then all of it: both stay at hand until they are there.
         self._stop_reading(

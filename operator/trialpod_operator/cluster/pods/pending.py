@@ -23,6 +23,7 @@ from trialpod_operator.cluster.pods.reading import (
     is_sidecar,
     last_end,
     last_lines,
+    own_name,
     seconds,
     status_of,
     trial_container,
@@ -212,8 +213,8 @@ def _container_waits(
 
 def _name_of(pod: Pod) -> str:
     metadata = pod.get("metadata") or {}
-    namespace = metadata.get("namespace")
-    return f"-n {namespace} {metadata.get('name')}" if namespace else str(metadata.get("name") or "POD")
+    namespace, name = metadata.get("namespace"), own_name(pod)
+    return f"-n {namespace} {name}" if namespace else name or "POD"
 
 
 def _why_it_fails(pod: Pod, name: str) -> str:
@@ -266,7 +267,7 @@ def _config_error(name: str, reason: str, words: str, since: float | None) -> Pe
     missing = _missing_object(words, since)
     if missing is not None:
         return missing
-    if "runAsNonRoot" in words or "non-root" in words:
+    if "runAsNonRoot" in words:
         return PendingReason(
             reason=Reason.RUNS_AS_ROOT,
             message=f"container {name} may not run as root: {words}",

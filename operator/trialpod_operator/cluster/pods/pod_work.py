@@ -32,6 +32,8 @@ from trialpod_operator.cluster.pods.pending import PendingReason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.resources import build_trial
 from trialpod_operator.cluster.pods.template import TemplateError
+from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
+from trialpod_operator.cluster.trial_objects.build import build_object
 from trialpod_operator.engine.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,7 @@ class PodWork:
         options: for building pods.
         clock: seconds since the epoch.
         logs: keeps what pods printed.
+        objects: of another kind, that stand for the pods; None where attempts are pods.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class PodWork:
         options: PodOptions,
         clock: Callable[[], float],
         logs: Logs,
+        objects: AttemptObjects | None = None,
     ) -> None:
         self._owner = owner
         self._key = f"{owner.namespace}/{owner.name}"
@@ -104,6 +108,7 @@ class PodWork:
         self._cache = cache
         self._options = options
         self._clock = clock
+        self.objects = objects
         self.logs = PodLogs(owner.namespace, self._key, kube, cache, clock, logs)
         self.rejections = Rejections()
         self.deleted: set[str] = set()
@@ -141,18 +146,29 @@ class PodWork:
             return None
         try:
             body = self._body(trial, attempt, resources, rank, name=name, uid=owner["metadata"]["uid"])
+            collection = self._collection()
         except TemplateError as error:
             why = PendingReason(reason=Reason.INVALID_TEMPLATE, message=str(error), remedy="", severity="stuck")
             self.rejections.add(why, self._clock())
             return None
-        made = await self._create(paths.pods(self._owner.namespace), body)
+        made = await self._create(collection, body)
         if made is None:
             return None
-        self._cache.update_pod(made, deleted=False)
+        if self.objects is not None:
+            self.objects.put(made)
+        else:
+            self._cache.update_pod(made, deleted=False)
         return str(made["metadata"]["uid"])
+
+    def _collection(self) -> str:
+        """Return the path of what stands for attempts; TemplateError: the operator may not use it."""
+        return paths.pods(self._owner.namespace) if self.objects is None else self.objects.collection()
 
     async def refresh_pod(self, name: str) -> bool:
         """Ask the server for a pod; return whether it is there."""
+        if self.objects is not None:
+            await self.objects.ask_about_pod(name)
+            return await self.objects.refresh_one(name)
         found = await self._kube.get(paths.pods(self._owner.namespace), name)
         if found is None:
             return False
@@ -169,12 +185,13 @@ class PodWork:
             self._cache.update_trial(known, deleted=True)
 
     async def latest_warning(self, pod: Object) -> str:
-        """Return the latest warning among a pod's events, or ""."""
+        """Return the latest warning among a pod's events, or ""; of an object's without a pod, among its own."""
+        uid = (pod.get("pod") or pod["metadata"]).get("uid", "")
         found = await self._kube.request(
             "GET",
             paths.events(self._owner.namespace),
             query={
-                "fieldSelector": f"involvedObject.uid={pod['metadata'].get('uid', '')},type=Warning",
+                "fieldSelector": f"involvedObject.uid={uid},type=Warning",
                 "limit": "50",
             },
         )
@@ -210,15 +227,15 @@ class PodWork:
         uid = metadata.get("uid", "")
         self.deleted.add(uid)  # before: the news of its end may be here before the answer
         try:
-            found = await self._kube.delete(
-                paths.pods(self._owner.namespace), metadata["name"], uid=uid, grace_s=grace_s
-            )
+            found = await self._kube.delete(self._collection(), metadata["name"], uid=uid, grace_s=grace_s)
         except BaseException:
             self.deleted.discard(uid)
             self._unanswered.add(uid)
             raise
         if not found and uid not in self._unanswered:
             self._gone_before.add(uid)
+        if self.objects is not None:
+            self.objects.deleted(metadata["name"])
 
     def ended_pod(self, uid: str) -> bool:
         """Return whether a pod that ends, or is gone, does so because it was asked for here."""
@@ -245,6 +262,17 @@ class PodWork:
     ) -> Object:
         """Return a pod of an attempt, owned by the TuneTrial of that name; TemplateError: there can be none."""
         owner = ObjectRef(namespace=self._owner.namespace, name=name, uid=uid)
+        if self.objects is not None:
+            return build_object(
+                self._experiment(),
+                self._owner,
+                owner,
+                trial.trial_id,
+                attempt,
+                trial.shown_config,
+                self._options,
+                resources=resources,
+            )
         return build_pod(
             self._experiment(),
             self._owner,
@@ -284,11 +312,13 @@ class PodWork:
         for pod in done:
             if self.stays(pod):
                 body = {"metadata": {"annotations": {names.LOG_KEPT_ANNOTATION: "true"}}}
-                patched = await self._kube.patch(paths.pods(self._owner.namespace), pod["metadata"]["name"], body)
-                if patched is not None:
+                patched = await self._kube.patch(self._collection(), pod["metadata"]["name"], body)
+                if patched is not None and self.objects is not None:
+                    self.objects.put(patched)
+                elif patched is not None:
                     self._cache.update_pod(patched, deleted=False)
-        for pod in [each for each in ready if pod_key(each)]:
-            ready.remove(pod)  # its labels may be another one's, too
+        for pod in [each for each in ready if pod_key(each) or self.objects is not None]:
+            ready.remove(pod)  # its labels may be another one's, too; an object has its pods deleted
             await self.delete_pod(pod)
         for start in range(0, len(ready), DELETE_BATCH):
             batch = ready[start : start + DELETE_BATCH]
@@ -324,7 +354,8 @@ class PodWork:
         except AlreadyExistsError:
             return await self._kube.get(collection, body["metadata"]["name"])
         except ApiError as error:
-            why = rejection_reason(error.status, error.reason, error.detail, self._clock())
+            kind = self.objects.kind.kind if self.objects is not None and collection == self._collection() else ""
+            why = rejection_reason(error.status, error.reason, error.detail, self._clock(), kind=kind)
             if self.rejections.why is None or self.rejections.why.reason != why.reason:
                 logger.warning("%s: %s", self._key, error)
             self.rejections.add(why, self._clock(), error.retry_after_s)

@@ -28,6 +28,13 @@ def node_of(pod: Pod | None) -> str:
     return str(spec.get("nodeName") or "")
 
 
+def own_name(pod: Pod) -> str:
+    """Return the name under which the API server has a pod: of an object of another kind its pod's, "" for none."""
+    if "pod" in pod:
+        return str((pod["pod"] or {}).get("name") or "")
+    return str((pod.get("metadata") or {}).get("name") or "")
+
+
 def condition(pod: Pod, kind: str) -> Mapping[str, Any] | None:
     """Return one of the pod's conditions."""
     for each in status_of(pod).get("conditions") or ():
@@ -40,8 +47,11 @@ def condition(pod: Pod, kind: str) -> Mapping[str, Any] | None:
 def trial_container(pod: Pod) -> Mapping[str, Any]:
     """Return the container in which the attempt runs; others may stand before it, put there at admission."""
     containers = (pod.get("spec") or {}).get("containers") or []
+    marked = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.CONTAINER_ANNOTATION)
     for container in containers:
-        if any(variable.get("name") == variables.RUNNER for variable in container.get("env") or ()):
+        if container.get("name") == marked or any(
+            variable.get("name") == variables.RUNNER for variable in container.get("env") or ()
+        ):
             chosen: Mapping[str, Any] = container
             return chosen
     named = [container for container in containers if container.get("name") == names.CONTAINER]

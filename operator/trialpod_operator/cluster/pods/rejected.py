@@ -32,7 +32,9 @@ _TEMPORARY = {
 """What may go by itself; everything else needs help."""
 
 
-def rejection_reason(status: int, reason: str, message: str, now: float | None = None) -> PendingReason:
+def rejection_reason(
+    status: int, reason: str, message: str, now: float | None = None, *, kind: str = ""
+) -> PendingReason:
     """Return why an object could not be created.
 
     Args:
@@ -40,10 +42,28 @@ def rejection_reason(status: int, reason: str, message: str, now: float | None =
         reason: `reason` of the Status object, such as "Forbidden".
         message: `message` of the Status object.
         now: seconds since the epoch, which becomes `since`.
+        kind: of the object, where that is no pod but one of `spec.trialResource`.
     """
     found, text = _explain(status, reason, message, foreign(message, 600))
+    if kind:
+        found, text = _of_kind(kind, status, message, found, text)
     severity: Severity = "waiting" if found in _TEMPORARY else "stuck"
     return PendingReason(reason=found, message=text, remedy=found.remedy, severity=severity, since=now)
+
+
+def _of_kind(kind: str, status: int, message: str, found: Reason, text: str) -> tuple[Reason, str]:
+    """Return the same for an object of another kind."""
+    if status == 404 and found is not Reason.NAMESPACE_TERMINATING:
+        return Reason.TRIAL_KIND_MISSING, f"the API server has no kind {kind} of this apiVersion"
+    if found is Reason.INVALID_TEMPLATE:
+        words = foreign(message, 600)
+        return (
+            Reason.INVALID_TRIAL_RESOURCE,
+            f"the {kind} that spec.trialResource.template describes is wrong: {words}",
+        )
+    if found is Reason.OPERATOR_FORBIDDEN:
+        return found, f"{text}; it needs create, get, list, patch and delete for the kinds of the chart's trialKinds"
+    return found, re.sub(r"\bthe pod\b", f"the {kind}", text)
 
 
 def _explain(status: int, reason: str, message: str, words: str) -> tuple[Reason, str]:

@@ -35,6 +35,7 @@ class TemplateError(InvalidInputError):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
         self.path = path
+        self.reason = message
 
 
 def copied_labels(labels: Mapping[str, str]) -> dict[str, str]:

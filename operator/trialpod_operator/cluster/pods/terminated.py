@@ -8,6 +8,7 @@
 | stuck in deletion on a node that does not answer | disruption | lost | NodeUnreachable |
 | condition DisruptionTarget (any reason), whatever the exit status | disruption | preempted | that reason |
 | condition TerminationTarget (Kueue) | disruption | preempted | that reason |
+| the object of spec.trialResource failed, and its pod does not say why | failure | failed | TrialResourceFailed |
 | Evicted without DisruptionTarget: a storage limit | failure | failed | StorageLimitExceeded |
 | Evicted without DisruptionTarget: the node was low (old kubelets) | disruption | preempted | Evicted |
 | Terminated, Shutdown, NodeShutdown, Preempting (old kubelets) | disruption | preempted | that reason |
@@ -265,6 +266,8 @@ def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Terminatio
     reason = str(status.get("reason") or "")
     words = foreign(status.get("message"))
     exit_code = terminated.get("exitCode") if terminated is not None else None
+    if reason == Reason.TRIAL_RESOURCE_FAILED:
+        return _failure(reason, words, exit_code=exit_code)
     if reason == Reason.EVICTED:
         if words.startswith(("The node was low", "The node had condition")):
             return _disruption(Reason.EVICTED, f"the pod was evicted from its node: {words}", exit_code=exit_code)

@@ -14,7 +14,7 @@ from trialpod_operator.cluster.json_values import merge_patch
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.pending import PendingReason, summarize
-from trialpod_operator.cluster.pods.reading import node_of
+from trialpod_operator.cluster.pods.reading import node_of, own_name
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.build import same_status, trial_status
 from trialpod_operator.cluster.status.conditions import is_starting
@@ -29,9 +29,6 @@ PROGRESS_PER_S = 4.0
 
 PROGRESS_BATCH = 16
 """Maximum number of them in a pass."""
-
-FEW = 64
-"""With more running trials than this, progress is written in full batches only."""
 
 SETTLE_S = 4.0
 """Time for which a trial stays in a state before that is written, so that a quick sequence of states is one write."""
@@ -73,8 +70,7 @@ class TrialStatusWriter:
     def _progressed(self, bindings: PodBindings, now: float) -> set[str]:
         """Return the running trials whose progress is to be written now."""
         room = int(min(PROGRESS_BATCH, (now - self._progress_at) * PROGRESS_PER_S))
-        # Of many there are always enough that are due, and to find them takes a look at all.
-        if room < (1 if len(bindings.under_way) <= FEW else PROGRESS_BATCH):
+        if room < 1:
             return set()
         self._progress_at = now
         self._progress_written = {
@@ -179,7 +175,7 @@ class TrialStatusWriter:
             now,
             generation=int(item["metadata"].get("generation", 1)),
             previous=item.get("status"),
-            pod_name=pod["metadata"]["name"] if pod is not None else None,
+            pod_name=own_name(pod) or None if pod is not None else None,
             node_name=node_of(pod) or None,
             waiting=summarize([(name, waiting)], now, (item.get("status") or {}).get("waiting"))
             if waiting is not None

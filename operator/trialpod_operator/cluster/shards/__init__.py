@@ -1,1 +1,0 @@
-"""Several operators at work: which of them serves which experiments."""

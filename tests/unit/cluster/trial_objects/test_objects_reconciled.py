@@ -1,0 +1,255 @@
+"""Trials that are Jobs, in a whole operator: named, owned, ended, interrupted, retried and deleted as pods are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from cluster_world import Play, World
+from fake_jobs import FakeJobs
+from virtual_time import until
+
+pytestmark = pytest.mark.once
+
+POD = {"spec": {"terminationGracePeriodSeconds": 15, "containers": [{"name": "trial", "image": "any:1"}]}}
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    """Return the part of a manifest that makes trials Jobs."""
+    template = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": POD, **spec}}
+    return {"template": {}, "trialResource": {"template": template}}
+
+
+def jobs(world: World) -> list[Any]:
+    return world.api.all("jobs")
+
+
+class TestJobs:
+    def test_each_attempt_is_a_job_that_is_deleted_when_it_is_over(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            made = FakeJobs(world.api)
+            await world.apply(**job())
+            await world.until_over()
+            assert world.states() == ["TERMINATED"] * 3
+            world.check_results()
+            names = [each["metadata"]["name"] for each in made.made]
+            trials = [trial["metadata"]["name"] for trial in world.trials()]
+            assert sorted(names) == sorted(f"{name}-1" for name in trials)
+            for each in made.made:
+                (owner,) = each["metadata"]["ownerReferences"]
+                assert (owner["kind"], owner["controller"]) == ("TuneTrial", True)
+                assert each["spec"]["backoffLimit"] == 0
+            await until(lambda: not jobs(world) and not world.api.all("pods"), 120.0)
+            status = world.trials()[0]["status"]
+            assert status["podName"].startswith(f"{trials[0]}-1-x")
+
+        play(scenario)
+
+    def test_a_pod_that_is_preempted_costs_no_retry(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            world.pods.behaviour.steps = 20
+            await world.apply(numSamples=1, **job())
+            await world.until_running(1)
+            world.pods.preempt(world.pods.live()[0], "EvictionByEvictionAPI")
+            status = await world.until_over()
+            (trial,) = world.trials()
+            assert trial["status"]["state"] == "TERMINATED", status
+            assert (trial["status"]["attempt"], trial["status"]["failures"]) == (2, 0)
+            world.check_results()
+
+        play(scenario)
+
+    def test_a_pod_that_vanishes_costs_no_retry(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api).retries = 3
+            world.pods.behaviour.steps = 20
+            await world.apply(numSamples=1, **job(backoffLimit=3))
+            await world.until_running(1)
+            world.pods.vanish(world.pods.live()[0])
+            await world.until_over()
+            (trial,) = world.trials()
+            assert (trial["status"]["state"], trial["status"]["attempt"]) == ("TERMINATED", 2)
+            assert (trial["status"]["failures"], trial["status"]["disruptions"]) == (0, 1)
+            assert max(world.pods.begun.values()) == 1  # the controller's own second pod gets no work
+            world.check_results()
+
+        play(scenario)
+
+    def test_a_process_that_fails_is_retried_by_the_failure_policy(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            world.pods.behaviour.steps = 20
+            await world.apply(numSamples=1, failurePolicy={"maxFailures": 1}, **job())
+            await world.until_running(1)
+            world.pods.kill(world.pods.live()[0])
+            await world.until_over()
+            (trial,) = world.trials()
+            assert (trial["status"]["state"], trial["status"]["failures"]) == ("TERMINATED", 1)
+            world.check_results()
+
+        play(scenario)
+
+    def test_the_deadline_of_a_job_is_a_failure(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            made = FakeJobs(world.api)
+            world.pods.behaviour.steps = 200
+            await world.apply(numSamples=1, **job(activeDeadlineSeconds=60))
+            await world.until_running(1)
+            made.deadline(jobs(world)[0])
+            await world.until_over()
+            (trial,) = world.trials()
+            assert trial["status"]["state"] == "ERROR"
+            assert "the Job failed: DeadlineExceeded" in trial["status"]["message"]
+
+        play(scenario)
+
+    def test_a_suspension_ends_the_jobs_and_a_resume_makes_new_ones(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            world.pods.behaviour.steps = 30
+            await world.apply(numSamples=2, **job())
+            await world.until_running(2)
+            await world.change(suspend=True)
+            await until(lambda: not jobs(world), 120.0)
+            await world.change(suspend=False)
+            await world.until_over()
+            assert world.states() == ["TERMINATED"] * 2
+            assert {trial["status"]["attempt"] for trial in world.trials()} == {2}
+            world.check_results()
+
+        play(scenario)
+
+    def test_a_job_that_somebody_deletes_is_made_again(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            world.pods.behaviour.steps = 30
+            await world.apply(numSamples=1, **job())
+            await world.until_running(1)
+            world.api.delete(jobs(world)[0])
+            await world.until_over()
+            (trial,) = world.trials()
+            assert (trial["status"]["state"], trial["status"]["failures"]) == ("TERMINATED", 0)
+            world.check_results()
+
+        play(scenario)
+
+
+class TestOperators:
+    def test_one_that_is_replaced_finds_the_jobs(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            made = FakeJobs(world.api)
+            world.pods.behaviour.steps = 40
+            await world.apply(numSamples=2, **job())
+            await world.until_running(2)
+            await world.replace_operator(3.0)
+            await world.until_over()
+            assert {trial["status"]["attempt"] for trial in world.trials()} == {1}
+            assert len(made.made) == 2
+            world.check_results()
+
+        play(scenario)
+
+    def test_a_pod_that_went_while_no_operator_was_there_is_missed(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api).retries = 3
+            world.pods.behaviour.steps = 40
+            await world.apply(numSamples=1, **job(backoffLimit=3))
+            await world.until_running(1)
+            world.pods.service = None
+            await world.operator.close()
+            world.pods.vanish(world.pods.live()[0])
+            await asyncio.sleep(30.0)
+            world.start_operator()
+            await world.until_over()
+            (trial,) = world.trials()
+            assert (trial["status"]["state"], trial["status"]["attempt"]) == ("TERMINATED", 2)
+            assert max(world.pods.begun.values()) == 1
+            world.check_results()
+
+        play(scenario)
+
+    def test_a_few_requests_are_enough_for_a_trial(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            await world.apply(numSamples=10, maxConcurrentTrials=10, **job())
+            await world.until_over()
+            await until(lambda: not jobs(world), 120.0)
+            counts = world.api.counts
+            assert counts["POST jobs"] == counts["DELETE jobs"] == 10
+            assert counts["GET jobs"] <= 40, counts
+
+        play(scenario)
+
+
+class TestWhatKeepsTrialsFromBeginning:
+    @staticmethod
+    def waiting(world: World) -> dict[str, Any]:
+        (trial,) = world.trials()
+        return dict((trial.get("status") or {}).get("waiting") or {})
+
+    def test_a_kind_that_nobody_looks_after(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api).works = False
+            await world.apply(numSamples=1, **job())
+            await until(lambda: world.trials() and self.waiting(world), 120.0)
+            assert self.waiting(world)["reason"] == "TrialResourceWithoutStatus"
+            assert "no controller looks after it; install the controller" in self.waiting(world)["message"]
+
+        play(scenario)
+
+    def test_a_kind_that_the_operator_may_not_make(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            template = {
+                "apiVersion": "jobset.x-k8s.io/v1alpha2",
+                "kind": "JobSet",
+                "spec": {"replicatedJobs": [{"name": "leader", "template": {"spec": {"template": POD}}}]},
+            }
+            await world.apply(numSamples=1, template={}, trialResource={"template": template})
+            await until(lambda: world.trials() and self.waiting(world), 120.0)
+            message = self.waiting(world)["message"]
+            assert "adds {apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, resource: jobsets}" in message
+
+        play(scenario)
+
+    def test_a_job_that_kueue_has_not_admitted(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api).works = False
+            spec = job(suspend=True)
+            spec["trialResource"]["template"]["metadata"] = {"labels": {"kueue.x-k8s.io/queue-name": "research"}}
+            await world.apply(numSamples=1, **spec)
+            await until(lambda: world.trials() and self.waiting(world), 120.0)
+            assert self.waiting(world)["reason"] == "Queued"
+            assert "Kueue has not admitted it from the queue research" in self.waiting(world)["message"]
+
+        play(scenario)
+
+
+class TestAnyKind:
+    def test_an_object_that_fails_without_a_pod_is_a_failure(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            def fail(kind: str, item: Any) -> None:
+                if kind == "ADDED":
+                    status = {"phase": "Broken", "message": "no such flavor"}
+                    asyncio.get_running_loop().call_later(
+                        2.0, lambda: world.api.edit(item, lambda each: each.update(status=status))
+                    )
+
+            world.api.on_other = fail
+            template = {"apiVersion": "example.com/v1", "kind": "Machine", "spec": {"pod": POD}}
+            resource = {
+                "template": template,
+                "podTemplatePath": "spec.pod",
+                "successCondition": "status.phase == Done",
+                "failureCondition": "status.phase == Broken",
+            }
+            await world.apply(numSamples=1, template={}, trialResource=resource)
+            await world.until_over()
+            (trial,) = world.trials()
+            assert trial["status"]["state"] == "ERROR"
+            assert "the Machine failed: Broken: no such flavor" in trial["status"]["message"] or (
+                "the Machine failed: no such flavor" in trial["status"]["message"]
+            )
+
+        play(scenario)
