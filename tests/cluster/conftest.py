@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import subprocess
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from cluster_access import Cluster, not_inside
 from operator_release import Operator
-from testcluster import layout
+from testcluster import images, layout
 
 TIMEOUT_SECONDS = 300
 TOGETHER = frozenset(
     [
-        "test_admission_policy",
         "test_any_image_cluster",
         "test_backend_cluster",
         "test_causes_cluster",
-        "test_chart",
         "test_command_trials_cluster",
         "test_commands_cluster",
         "test_endings",
@@ -26,16 +27,13 @@ TOGETHER = frozenset(
         "test_lifecycle",
         "test_ray_scripts_cluster",
         "test_recipes",
-        "test_remedies_cluster",
         "test_retry_cluster",
         "test_scoped_storage",
+        "test_trial_objects_cluster",
         "test_ui_served",
     ]
 )
-"""Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use.
-
-Single tests of other modules say so by the marker `together`.
-"""
+"""Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +81,24 @@ def operator(cluster: Cluster) -> Operator:
 def namespace(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster as seen from a fresh namespace with the Secret `minio`; deleted afterwards."""
     made = cluster.make_namespace()
+    yield made
+    cluster.delete_namespace(made.namespace)
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image of one static program, on the nodes: climb.c."""
+    program = tmp_path_factory.mktemp("program") / "climb"
+    subprocess.run(["gcc", "-static", "-Os", "-s", "-o", program, Path(__file__).with_name("climb.c")], check=True)
+    reference = f"docker.io/trialpod/climb:{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}"
+    images.import_program(reference, program, "climb")
+    return reference
+
+
+@pytest.fixture
+def restricted(cluster: Cluster) -> Iterator[Cluster]:
+    """A namespace that takes pods of the restricted standard only."""
+    made = cluster.make_namespace(labels={"pod-security.kubernetes.io/enforce": "restricted"})
     yield made
     cluster.delete_namespace(made.namespace)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,18 @@ NAMESPACE = "trialpod-system"
 RELEASE = "trialpod"
 CHART = ROOT / "charts/trialpod"
 LABELS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+
+TRIAL_KINDS = [
+    {"apiVersion": version, "kind": kind, "resource": plural}
+    for version, kind, plural in (
+        ("batch/v1", "Job", "jobs"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"),
+        ("kubeflow.org/v1", "PyTorchJob", "pytorchjobs"),
+        ("ray.io/v1", "RayJob", "rayjobs"),
+        ("argoproj.io/v1alpha1", "Workflow", "workflows"),
+        ("nothing.example.com/v1", "Machine", "machines"),  # a kind that is not there
+    )
+]
 
 
 class Operator:
@@ -32,6 +45,7 @@ class Operator:
         own.helm(
             "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", "--take-ownership",
             *(part for setting in settings for part in ("--set", setting)),
+            "--set-json", f"trialKinds={json.dumps(TRIAL_KINDS)}",
             # A new image has the same tag here, so that only a new pod takes it.
             "--set-string", f"podAnnotations.trialpod\\.dev/image={_image_id(cluster)}",
             "--wait", "--timeout=120s",

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_access import RESTRICTED, Cluster
 from experiments import Experiment, assert_history, manifest
-from testcluster import images
 
 pytestmark = pytest.mark.usefixtures("operator")
 
-SOURCE = Path(__file__).with_name("climb.c")
 STEPS = 12
 USER = 12345
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image of one static program, on the nodes."""
-    program = tmp_path_factory.mktemp("program") / "climb"
-    subprocess.run(["gcc", "-static", "-Os", "-s", "-o", program, SOURCE], check=True)
-    reference = f"docker.io/trialpod/climb:{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}"
-    images.import_program(reference, program, "climb")
-    return reference
-
-
-@pytest.fixture
-def restricted(cluster: Cluster) -> Iterator[Cluster]:
-    """A namespace that takes pods of the restricted standard only."""
-    made = cluster.make_namespace(labels={"pod-security.kubernetes.io/enforce": "restricted"})
-    yield made
-    cluster.delete_namespace(made.namespace)
 
 
 def climb(
