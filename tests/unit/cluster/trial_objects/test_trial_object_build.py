@@ -135,7 +135,7 @@ class TestComposites:
         assert found is not None
         assert found.reason == reason
 
-    def test_a_disruption_of_the_pod_goes_before_what_the_controller_makes_of_it(self) -> None:
+    def test_a_disruption_of_the_pod_goes_before_the_controller(self) -> None:
         evicted = pod(ended(143), "Failed")
         target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
         evicted["status"]["conditions"] = [target]
