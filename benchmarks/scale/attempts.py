@@ -191,7 +191,7 @@ class Attempts:
         name = labels[EXPERIMENT_LABEL]
         work = self._work[name.partition("-")[0]]
         runner = f"{labels[TRIAL_ID_LABEL]}/{labels[ATTEMPT_LABEL]}"
-        request = AssignmentRequest(runner=runner, pid=1, hostname=runner.replace("/", "-"), oldest=1, newest=1)
+        request = AssignmentRequest(runner=runner, pid=1, hostname=runner.replace("/", "-"))
         answer = await line.call(path(f"{NAMESPACE}/{name}", "assignment"), request, AssignmentAnswer)
         given = answer.assignment
         if given is None:
