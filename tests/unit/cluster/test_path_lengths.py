@@ -25,10 +25,10 @@ ROOTS = tuple(str(Path(package.__file__ or "").parent) + os.sep for package in (
 MAX_HOT = 44
 """Of a report, until the event is in the journal and the engine has answered."""
 
-MAX_REPORT = 80
+MAX_REPORT = 82
 """Of a report, until the TuneTrial's status shows it: with a commit to the storage and one reconcile pass."""
 
-MAX_FIRST_POD = 118
+MAX_FIRST_POD = 122
 """Of a TuneExperiment, until its first pod is created: with validation, the opening of the storage, one pass."""
 
 
