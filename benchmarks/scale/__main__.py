@@ -16,7 +16,8 @@ All of it shares the machine: of API server, etcd, kwok, bucket and attempts the
 operator's, which is what carries over to a cluster. Trials that follow each other faster than the machine can make
 pods measure the machine: a longer `--seconds` makes them fewer.
 
-Prints one line for each figure, with the load of the machine, and all of them as JSON at the end.
+Prints one line for each figure, with the load of the machine, then all of them as JSON, and at the end the table of
+the goals beside the last run that was stored (`--store` keeps this one in benchmarks/scale/results).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import goals
 import plane
 from attempts import Attempts, Seen, Work
 from operator_figures import Received, Requests, etcd_bytes, quantile, sample
@@ -51,6 +53,9 @@ DEADLINE_S = 600.0
 """Maximum time of every wait, except for the trials themselves."""
 
 TELL_EVERY_S = 15.0
+WAITED_S = 1.0
+"""A call whose answer took longer than this waited for the operator's restart."""
+
 LAST_PART = 0.2
 """Of the time for everything: so much is kept for the restart and the end."""
 
@@ -185,6 +190,9 @@ class Bench:
             files=after.files,
             reconcile_p50_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_seconds", 0.5),
             reconcile_p99_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_seconds", 0.99),
+            reconcile_step_p99_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_step_seconds", 0.99),
+            loop_lag_p50_s=quantile(before.metrics, after.metrics, "trialpod_loop_lag_seconds", 0.5),
+            loop_lag_p99_s=quantile(before.metrics, after.metrics, "trialpod_loop_lag_seconds", 0.99),
             durable_p50_s=quantile(before.metrics, after.metrics, "trialpod_result_durable_seconds", 0.5),
             durable_p999_s=quantile(before.metrics, after.metrics, "trialpod_result_durable_seconds", 0.999),
             decision_p50_s=at(decisions, 0.5),
@@ -251,12 +259,17 @@ class Bench:
             await self.until(lambda: self.large.pods > before, "a pod is created again")
         pod = time.monotonic() - killed
         again = sample(self.pid)
+        # Attempts call every ten seconds at the latest. Who calls when the operator is back waits for no more than a
+        # new connection; so the last answer that somebody has waited for says when all were answered.
+        waited = [answered for broke, answered in attempts.interrupted if answered - broke > WAITED_S]
+        every = max(waited, default=killed) - killed
         self.tell(
             "kill -9 and restart at full size",
             running=running,
             finished=self.large.finished,
             first_answer_s=first,
             answered_80_percent_s=most,
+            answered_all_s=every,
             next_pod_s=pod if self.large.pods < self.total else None,
             cpu_s=again.cpu_s,
             rss_mb=again.rss / 1e6,
@@ -400,6 +413,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
     parser.add_argument("--minutes", type=float, default=25.0, help="maximum time; what still runs then is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")
+    parser.add_argument("--store", action="store_true", help="keep the run in benchmarks/scale/results")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # each attempt is a connection, at both its ends
@@ -414,6 +428,9 @@ def main() -> None:
             if arguments.json:
                 arguments.json.write_text(json.dumps(document))
             print(json.dumps(bench.figures))
+            print(f"\n{goals.machine()}\n{goals.table(bench.figures, goals.newest(arguments.scale))}")
+            if arguments.store:
+                print(f"kept as {goals.store(bench.figures, vars(arguments))}")
         errors = plane.operator_errors()
         if errors:
             raise SystemExit(f"the operator logged {len(errors)} errors, the first: {errors[0]}")

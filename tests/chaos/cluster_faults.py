@@ -24,6 +24,10 @@ from cluster_plan import Fault
 from operator_release import LABELS, NAMESPACE, RELEASE, Operator, processes_of
 from testcluster.system import ClusterError
 
+from trialpod_operator.cluster.names import SHARDS_ANNOTATION
+from trialpod_operator.cluster.operator import LEASE_NAME
+from trialpod_operator.cluster.shards.assignment import shares
+
 _TRIALS = "app.kubernetes.io/name=trialpod-trial"
 _REPORTS_PORT = "8443"
 
@@ -151,10 +155,11 @@ class Faults:
     # -- the operator --
 
     def _operator_pids(self) -> tuple[dict[str, Any], list[int]]:
-        """Return the pod of the operator at work, and its processes."""
+        """Return the pod of an operator, the one with the most shards first, and its processes."""
         pods = self.operator.cluster.list("pods", LABELS)
-        pods.sort(key=lambda pod: pod["metadata"]["labels"].get("trialpod.dev/active") != "true")
-        for pod in pods:
+        lease = self.operator.cluster.get("lease", LEASE_NAME) or {"metadata": {}}
+        shards = shares((lease["metadata"].get("annotations") or {}).get(SHARDS_ANNOTATION, ""))
+        for pod in sorted(pods, key=lambda pod: -shards.get(pod["metadata"]["name"], 0)):
             if pids := processes_of(pod, "operator"):
                 return pod, pids
         raise MissedError("no operator runs at the moment")
@@ -353,7 +358,7 @@ def scale(operator: Operator, replicas: int) -> None:
     """Have so many operators, and wait until they are ready."""
     found = operator.cluster.get("deployment", RELEASE) or {}
     if found.get("spec", {}).get("replicas") != replicas:
-        # Not `kubectl scale`: those that stand by have to know that they are several.
+        # Not `kubectl scale`: they have to know that they are several.
         Operator.install(Cluster(), f"replicas={replicas}")
     operator.wait_ready(120)
 

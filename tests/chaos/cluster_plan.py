@@ -120,7 +120,7 @@ class Plan:
 
     Attributes:
         experiments: of `EXPERIMENTS`.
-        operators: how many there are; of two, one stands by.
+        operators: how many share the experiments.
         space_seed: of all experiments.
     """
 

@@ -16,9 +16,11 @@ from testcluster import images, layout
 TIMEOUT_SECONDS = 300
 TOGETHER = frozenset(
     [
+        "test_admission_policy",
         "test_any_image_cluster",
         "test_backend_cluster",
         "test_causes_cluster",
+        "test_chart",
         "test_command_trials_cluster",
         "test_commands_cluster",
         "test_endings",
@@ -27,13 +29,17 @@ TOGETHER = frozenset(
         "test_lifecycle",
         "test_ray_scripts_cluster",
         "test_recipes",
+        "test_remedies_cluster",
         "test_retry_cluster",
         "test_scoped_storage",
         "test_trial_objects_cluster",
         "test_ui_served",
     ]
 )
-"""Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use."""
+"""Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use.
+
+Single tests of other modules say so by the marker `together`.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,6 +11,8 @@ from cluster_access import ROOT, Cluster
 from experiments import manifest
 from testcluster import layout
 
+pytestmark = pytest.mark.xdist_group("admission policy")  # the policy has one name in the cluster
+
 VALUES = {
     "admissionPolicy.enabled": True,
     "admissionPolicy.serviceAccounts": ["default", "trainer"],

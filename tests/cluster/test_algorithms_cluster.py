@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cluster_access import Cluster
 from experiments import STEPS, Experiment, manifest
 from operator_release import NAMESPACE, RELEASE, Operator
@@ -25,6 +26,7 @@ POPULATION = {
 }
 
 
+@pytest.mark.together
 def test_a_population_exploits_in_its_pods_without_new_ones(
     operator: Operator, namespace: Cluster, cluster: Cluster
 ) -> None:

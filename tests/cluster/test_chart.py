@@ -20,7 +20,6 @@ import yaml
 from cluster_access import Cluster
 from testcluster import layout
 
-from trialpod_operator.cluster.lease import ACTIVE_LABEL
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster_ui.serve import SharedOptions
 
@@ -295,22 +294,25 @@ class TestPage:
         assert policy["podSelector"] in [each.get("podSelector") for each in allowed]
 
 
-def test_of_two_replicas_the_service_finds_the_one_at_work() -> None:
+def test_replicas_share_the_work_behind_one_service() -> None:
     documents = render({"replicas": 2})
     deployment = documents["Deployment", "tp-trialpod"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]["type"]) == (2, "RollingUpdate")
     assert "podAntiAffinity" in deployment["template"]["spec"]["affinity"]
-    assert OperatorOptions.from_environment(environment(documents)).standby
-    selector = documents["Service", "tp-trialpod-reports"]["spec"]["selector"]
-    assert selector == {**deployment["selector"]["matchLabels"], ACTIVE_LABEL: "true"}
-    own = documents["Role", "tp-trialpod-own"]["rules"]
-    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} in own
+    assert OperatorOptions.from_environment(environment(documents)).replicas == 2
+    (address,) = [each for each in operator(documents)["env"] if each["name"] == "TRIALPOD_POD_ADDRESS"]
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     alone = render()
-    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} not in alone["Role", "tp-trialpod-own"][
-        "rules"
-    ]
-    assert ACTIVE_LABEL not in alone["Service", "tp-trialpod-reports"]["spec"]["selector"]
-    assert not OperatorOptions.from_environment(environment(alone)).standby
+    leases = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "list", "update", "delete"],
+    }
+    for made, has in ((documents, True), (alone, False)):
+        selector = made["Service", "tp-trialpod-reports"]["spec"]["selector"]
+        assert selector == deployment["selector"]["matchLabels"]
+        assert (leases in made["Role", "tp-trialpod-own"]["rules"]) is has
+    assert OperatorOptions.from_environment(environment(alone)).replicas == 1
 
 
 def test_images_can_be_named_by_their_digests() -> None:

@@ -27,6 +27,7 @@ class _Keys:
         return False
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("node", NODES)
 def test_a_pod_runs_on_each_node(namespace: Cluster, node: str) -> None:
     namespace.apply(namespace.pod("hello", ["echo", "hello"], node=node))
@@ -35,6 +36,7 @@ def test_a_pod_runs_on_each_node(namespace: Cluster, node: str) -> None:
     assert namespace.logs("hello") == "hello\n"
 
 
+@pytest.mark.together
 def test_a_pod_reaches_minio_by_its_name_through_the_service(namespace: Cluster) -> None:
     program = f"import urllib.request as r; print(r.urlopen('{ENDPOINT}/minio/health/ready', timeout=5).status)"
     # On both nodes, that is within one bridge and between two.
@@ -45,6 +47,7 @@ def test_a_pod_reaches_minio_by_its_name_through_the_service(namespace: Cluster)
         assert namespace.logs(f"ask-{node}") == "200\n"
 
 
+@pytest.mark.together
 def test_minio_and_bucket_are_reachable_by_service_address(namespace: Cluster) -> None:
     client = S3Client(
         BUCKET,
@@ -57,6 +60,7 @@ def test_minio_and_bucket_are_reachable_by_service_address(namespace: Cluster) -
     storage.delete("key")
 
 
+@pytest.mark.together
 def test_image_runs_as_any_user_on_read_only_root(namespace: Cluster) -> None:
     program = (
         "import os, sys, trialpod, trialpod_operator, sklearn, kopf, train\n"
@@ -97,6 +101,7 @@ def test_pods_get_the_gpus_of_the_node_and_the_next_waits(namespace: Cluster) ->
         namespace.wait_pod(name, "Running")
 
 
+@pytest.mark.together
 def test_requests_are_counted_by_their_user(namespace: Cluster) -> None:
     audit = namespace.audit()
     for _ in range(3):
@@ -150,6 +155,7 @@ def test_the_control_plane_comes_back(namespace: Cluster, faults: Cluster, name:
     namespace.wait_pod("after")
 
 
+@pytest.mark.together
 def test_a_process_is_there_until_its_last_thread_is_gone() -> None:
     """Until then its ports are taken."""
     code = (

@@ -115,6 +115,7 @@ def test_a_restart_of_the_kubelet_is_not_noticed(on_node_b: Experiment, faults: 
     assert_continued(on_node_b, attempts=1)
 
 
+@pytest.mark.together
 def test_a_killed_trial_process_is_a_failure_and_is_retried(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(
         namespace, manifest(namespace, "killed", steps=STEPS_TO_DO, failurePolicy={"maxFailures": 1})

@@ -79,10 +79,9 @@ def test_the_commands_do_what_the_page_says(cluster: Cluster, team: Cluster, tmp
     block("helm rollback")
     block("replicas=2")
     own = Cluster(NAMESPACE)
-    team.wait_for(lambda: own.list("pods", "trialpod.dev/active=true"), "one of them is at work", 60)
-    holder = block("get lease").splitlines()
-    assert holder[0].startswith("trialpod-")
-    assert "trialpod-" in holder[2]
+    team.wait_for(lambda: len(own.list("leases", "trialpod.dev/operators")) == 3, "both are at work", 60)
+    listed = block("get lease")
+    assert listed.count("trialpod-operator-trialpod-") == 2
     block("jq")
     block("kubectl apply -f experiments.json")
     block("get events")

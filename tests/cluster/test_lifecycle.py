@@ -240,3 +240,7 @@ def test_search_learns_from_an_experiment_beside_it(operator: Operator, namespac
     second = Experiment.apply(namespace, manifest(namespace, "second", steps=2, searchAlgorithm=search))
     second.wait_until_over()
     assert [trial["spec"]["params"]["x"] for trial in second.trials()] == [best]
+    learns = {"algorithm": "auto", "warmStart": {"auto": True}}
+    third = Experiment.apply(namespace, manifest(namespace, "third", steps=2, numSamples=1, **learns))
+    third.wait_until_over()
+    assert [trial["spec"]["params"]["x"] for trial in third.trials()] == [best]

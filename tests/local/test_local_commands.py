@@ -77,6 +77,13 @@ class TestRunning:
             "trialpod: no process runs trialpod-results/climb: its state is Suspended\n",
         )
 
+        running = shell.start("run", "experiment.yaml", "--fresh")
+        running.wait_line("started")
+        fresh = shell.run("stop", "climb", "--wait").stdout
+        assert fresh.endswith("  to resume:   trialpod run experiment.yaml\n")
+        assert shell.run("why", "climb").stdout.endswith("it resumes: trialpod run experiment.yaml\n")
+        assert running.wait() == 130
+
         running = shell.start("run", "experiment.yaml")
         running.wait_line("resumed")
         running.wait_line("running")
@@ -144,6 +151,17 @@ class TestEnded:
         done = shell.run(*arguments)
         assert done.returncode == 2
         assert done.stderr.startswith(f"trialpod: {message}")
+
+    def test_an_experiment_in_place_of_a_trial(self, shell: Shell) -> None:
+        shell.env["HOLD"] = str(shell.folder / "hold")
+        shell.write("train.py", FINITE)
+        shell.manifest("climb", metric="score", mode="max", numSamples=1)
+        assert shell.run("run", "experiment.yaml").returncode == 0
+        refused = shell.run("explain", "climb")
+        assert refused.stderr == (
+            "trialpod: climb is an experiment; name one of its trials first: trialpod explain 0 climb\n"
+        )
+        assert shell.run("explain", "0", "climb").returncode == 0
 
     def test_an_empty_list_says_how_to_begin(self, shell: Shell) -> None:
         assert shell.run("list").stderr.startswith(

@@ -37,6 +37,14 @@ class TestRefusal:
         assert line.startswith("script.py:8: InvalidInputError: ")
         assert "num_samples" in line
 
+    def test_of_a_package_that_is_not_installed_too(self, tmp_path: Path) -> None:
+        missing = "import sys\nsys.modules['optuna'] = None\n"
+        ran = script(
+            tmp_path, f"{missing}tune.Tuner(train, tune_config=tune.TuneConfig(search_alg='optuna')).fit()\n"
+        )
+        assert "Traceback" not in ran.stderr
+        assert "pip install 'optuna" in ran.stderr
+
     def test_has_its_traceback_on_request(self, tmp_path: Path) -> None:
         assert "Traceback" in script(tmp_path, REFUSED, TRIALPOD_DEBUG="1").stderr
 

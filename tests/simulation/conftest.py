@@ -5,12 +5,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 UNIT = Path(__file__).parents[1] / "unit"
 sys.path += [str(Path(__file__).parent), str(UNIT / "cluster"), str(UNIT / "storage")]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # Known only where tests are spread over processes.
-    config.addinivalue_line("markers", "xdist_group: tests of one group run in one process")

@@ -6,13 +6,15 @@ import contextlib
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from sim_kernel import PROCESS, sim_time
-from sim_plan import KINDS, Fault, Plan, placed_plan_of, plain_plan_of
+from sim_plan import KINDS, Fault, Plan, placed_plan_of, plain_plan_of, wide_plan_of
 
+from trialpod.protocol.client import ReportClient
 from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints import remote
 from trialpod.storage.checkpoints.commit_queue import CommitQueue
@@ -26,6 +28,9 @@ from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
 from trialpod_operator.cluster.pods.reuse import Reuse
+from trialpod_operator.cluster.shards import membership
+from trialpod_operator.cluster.shards.assignment import SHARDS, Member, ShardMap
+from trialpod_operator.cluster.shards.membership import Membership
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment
@@ -352,8 +357,65 @@ def a_completion_hides_a_workers_failure(put: Put) -> None:
     put(AttemptEndings, "note_group", lambda self, run, now: self._pods.groups.note(run, now))
 
 
+# -- several operators at work --
+
+
+def shards_taken_without_release(put: Put) -> None:
+    """The heir of a shard does not wait until its owner has released it."""
+
+    def advance(current: Any, members: Any, _overdue: Any = ()) -> Any:
+        return right(current, members, range(SHARDS))
+
+    right = membership.advance
+    put(membership, "advance", advance)
+
+
+def silence_taken_for_death(put: Put) -> None:
+    """A replica counts as dead while it may still act."""
+
+    def is_dead(self: Membership, item: Any) -> bool:
+        return self._monotonic() - self._changed[item["metadata"]["name"]][1] >= 1.5
+
+    put(Membership, "_is_dead", is_dead)
+
+
+def dead_replicas_keep_their_shards(put: Put) -> None:
+    """Nobody takes over from a replica that does not renew its Lease."""
+    right = Membership._is_dead
+    put(Membership, "_is_dead", lambda self, item: item["metadata"]["name"] == self._name and right(self, item))
+
+
+def each_computes_what_it_serves(put: Put) -> None:
+    """A replica follows what it sees of the others, not the map that is written."""
+
+    def follow(self: Membership, shard_map: Any, found: Any, began: float) -> None:
+        seen = {name.removeprefix(f"{self._name}-"): Member() for name in found} or {self._identity: Member()}
+        mine = advance(ShardMap(), seen)
+        right(self, msgspec.structs.replace(mine, version=shard_map.version), found, began)
+
+    right, advance = Membership._follow, membership.advance
+    put(Membership, "_follow", follow)
+
+
+def expired_leases_are_good(put: Put) -> None:
+    """A replica that was stopped acts on what it knew, without looking at its Lease."""
+    put(Membership, "lease_valid", lambda _self: True)
+
+
+def redirects_last_forever(put: Put) -> None:
+    """A pod that was sent to an operator never asks another one again."""
+
+    def redirect(self: ReportClient, target: str) -> None:
+        if target:
+            right(self, target)
+
+    right = ReportClient._redirect
+    put(ReportClient, "_redirect", redirect)
+
+
 Defect = Callable[[Put], None]
 
+SHARED = "several operators"
 _TWO = ("two operators", "operator paused", "operator dies")
 _LATE = ("messages duplicated", "messages delayed", "answers lost")
 _GONE = ("node comes back", "pod paused", "pod vanishes")
@@ -387,6 +449,12 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     commits_behind_a_deletion: ("experiment deleted", *(("node comes back",) * 4)),
     a_heads_failure_is_believed: ("pod vanishes",) * 3,
     a_completion_hides_a_workers_failure: ("attempt dies",),
+    shards_taken_without_release: ("operator joins",) * 3,
+    silence_taken_for_death: ("operator without API", "operator paused"),
+    dead_replicas_keep_their_shards: ("operator paused",) * 3,
+    each_computes_what_it_serves: ("operator joins", "operator without API", "operator dies"),
+    expired_leases_are_good: ("operator paused",) * 3,
+    redirects_last_forever: ("operator dies",) * 3,
     clock_taken_as_it_is: ("operator clock jumps", "operator clock jumps", *(("pod vanishes",) * 5)),
 }
 """And the faults in whose company each shows."""
@@ -406,6 +474,12 @@ WITHIN: dict[Defect, str] = {
     commits_behind_a_deletion: "several namespaces",
     a_heads_failure_is_believed: "workers",
     a_completion_hides_a_workers_failure: "workers apart",
+    shards_taken_without_release: SHARED,
+    silence_taken_for_death: SHARED,
+    dead_replicas_keep_their_shards: SHARED,
+    each_computes_what_it_serves: SHARED,
+    expired_leases_are_good: SHARED,
+    redirects_last_forever: SHARED,
 }
 """And the features; the others show in plain experiments."""
 
@@ -416,7 +490,10 @@ def provoking(seed: int, defect: Defect) -> Plan:
     assert set(kinds) <= set(KINDS)
     choose = random.Random(f"provoke {seed}")
     plan = plain_plan_of(seed)
-    if feature := WITHIN.get(defect):
+    feature = WITHIN.get(defect)
+    if feature == SHARED:
+        plan = replace(wide_plan_of(seed), operators=2)
+    elif feature:
         plan = next(
             found for n in itertools.count() if feature in (found := placed_plan_of(seed + 1000 * n)).features
         )

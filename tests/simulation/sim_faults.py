@@ -14,7 +14,7 @@ from sim_store_faults import StoreFaults
 from trialpod_operator.cluster import kube as paths
 
 if TYPE_CHECKING:
-    from sim_world import Hosted, SimWorld
+    from sim_world import Hosted, SimOperator, SimWorld
 
 T = TypeVar("T")
 
@@ -52,10 +52,11 @@ class Faults(StoreFaults):
         for operator in world.operators:
             if operator.watch is not None:
                 operator.watch.lose = lambda plural, item: False
-        alive = [operator for operator in world.operators if operator.process.alive]
-        for operator in alive[:-1]:
+            self._connect(operator)
+        wanted = world.plan.operators
+        for operator in world.alive[:-wanted]:
             operator.process.kill()
-        if not alive:
+        for _ in range(wanted - len(world.alive)):
             world.start_operator()
         for experiment in world.experiments:
             await self._spec(experiment, suspend=False)
@@ -155,13 +156,43 @@ class Faults(StoreFaults):
 
     # -- operators --
 
+    def _an_operator(self, fault: Fault) -> SimOperator | None:
+        alive = self.world.alive
+        if self.world.plan.operators == 1 or not alive:
+            return self.world.operator
+        return _chosen(alive, fault.x * 7.0 % 1.0)
+
+    def _connect(self, operator: SimOperator) -> None:
+        operator.kube.cut = False
+        self.world.weather.cut.discard(operator.process)
+        if operator.watch is not None:
+            operator.watch.reconnect()
+
+    async def _operator_joins(self, _fault: Fault) -> None:
+        self._count("operator joins")
+        self.world.start_operator()
+
+    async def _operator_without_API(self, fault: Fault) -> None:  # noqa: N802
+        if operator := self._an_operator(fault):
+            self._count("operator without API")
+            operator.kube.cut = True
+            await asyncio.sleep(fault.for_s)
+            self._connect(operator)
+
+    async def _operator_without_store(self, fault: Fault) -> None:
+        if operator := self._an_operator(fault):
+            self._count("operator without store")
+            self.world.weather.cut.add(operator.process)
+            await asyncio.sleep(fault.for_s)
+            self.world.weather.cut.discard(operator.process)
+
     async def _operator_dies(self, fault: Fault) -> None:
-        if operator := self.world.operator:
+        if operator := self._an_operator(fault):
             self._count("operator dies")
             operator.process.countdown = int(fault.x * 997) % MOST_POINTS
 
     async def _operator_replaced(self, fault: Fault) -> None:
-        operator = self.world.operator
+        operator = self._an_operator(fault)
         if operator is not None and operator.serving:
             self._count("operator replaced")
             process = operator.process
@@ -172,26 +203,26 @@ class Faults(StoreFaults):
             process.kill()
 
     async def _operator_paused(self, fault: Fault) -> None:
-        if operator := self.world.operator:
+        if operator := self._an_operator(fault):
             self._count("operator paused")
-            standby = fault.x < 0.7
-            if standby:
+            replaced = fault.x < 0.7
+            if replaced and self.world.plan.operators == 1:
                 self.world.start_operator()
             operator.process.stop()
-            await asyncio.sleep(fault.for_s + (STALE_S if standby else 0.0))
+            await asyncio.sleep(fault.for_s + (STALE_S if replaced else 0.0))
             operator.process.resume()
 
     async def _two_operators(self, fault: Fault) -> None:
         self._count("two operators")
         second = self.world.start_operator(lease=f"other-{fault.x}")
         await asyncio.sleep(fault.for_s + 1.0)
-        alive = [each for each in self.world.operators if each.process.alive]
-        if len(alive) > 1:
-            doomed = second if fault.x < 0.5 else alive[0]
+        alive = self.world.alive
+        if len(alive) > self.world.plan.operators:
+            doomed = second if fault.x < 0.5 or self.world.plan.operators > 1 else alive[0]
             doomed.process.kill()
 
     async def _operator_clock_jumps(self, fault: Fault) -> None:
-        if operator := self.world.operator:
+        if operator := self._an_operator(fault):
             self._count("operator clock jumps")
             operator.process.offset_s += 3600.0 * (1 if fault.x < 0.5 else -1)
 

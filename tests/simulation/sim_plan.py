@@ -48,7 +48,9 @@ _PLAIN_KINDS = (
     "more samples",
     "trial stopped by its user",
 )
-KINDS = (*_PLAIN_KINDS, "experiment deleted")
+SHARED_KINDS = ("operator joins", "operator without API", "operator without store")
+"""Of several operators at work."""
+KINDS = (*_PLAIN_KINDS, "experiment deleted", *SHARED_KINDS)
 """All faults; those of users are among them, because they come at any moment too."""
 
 CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
@@ -57,10 +59,14 @@ CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
 AUTO_SHARE = 0.35
 """Of the experiments, so many have the scheduler or the search `auto`."""
 
+SHARED_SHARE = 0.4
+"""Of the plans, so many have several operators at work."""
+
 NAMESPACE, OTHER_NAMESPACE = "team", "others"
 BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
 FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers",
-            "workers apart", "scheduler auto", "search auto", "algorithm auto", "stopWhenNotWorth")  # fmt: skip
+            "workers apart", "scheduler auto", "search auto", "algorithm auto", "stopWhenNotWorth",
+            "several operators")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,7 @@ class Plan:
     faults: tuple[Fault, ...]
     watch_delay_s: float
     step_s: float
+    operators: int = 1
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Self:
         return replace(self, faults=faults)
@@ -140,6 +147,8 @@ class Plan:
         several = {"several experiments"} if len(self.experiments) > 1 else set()
         if len({each.namespace for each in self.experiments}) > 1:
             several.add("several namespaces")
+        if self.operators > 1:
+            several.add("several operators")
         if len({(each.storage, each.name) for each in self.experiments}) < len(self.experiments):
             several.add("one place for two")
         return several.union(*(each.features for each in self.experiments))
@@ -276,6 +285,21 @@ def may_end_early(spec: dict[str, Any]) -> bool:
 
 def plan_of(seed: int) -> Plan:
     """Return what a seed stands for."""
+    plan = sole_plan_of(seed)
+    choose = random.Random(f"operators {seed}")
+    return shared_plan(plan, choose) if choose.random() < SHARED_SHARE else plan
+
+
+def shared_plan(plan: Plan, choose: random.Random) -> Plan:
+    """Return a plan with several operators at work, to which more happens."""
+    kinds = (*SHARED_KINDS, "operator dies", "operator replaced", "operator paused")
+    faults = [*plan.faults, *(_fault(choose, choose.choice(kinds)) for _ in range(choose.randint(1, 5)))]
+    faults.sort(key=lambda fault: fault.at)
+    return replace(plan, operators=choose.choice([2, 2, 3]), faults=tuple(faults))
+
+
+def sole_plan_of(seed: int) -> Plan:
+    """Return what a seed stood for while one operator at a time was at work."""
     plan = placed_plan_of(seed)
     choose = random.Random(f"auto {seed}")
     found = (

@@ -73,9 +73,11 @@ class Network:
         if call.caller.pod_uid not in self.cut:
             call.heard_s = self.world.kernel.now
 
-    def receiver(self, caller: Caller) -> SimOperator | None:
-        """Return who gets the next request of a caller."""
+    def receiver(self, target: str) -> SimOperator | None:
+        """Return who gets a request: the operator of that address, or whomever the Service chooses."""
         serving = [each for each in self.world.operators if each.serving and each.process.alive]
+        if target:
+            return next((each for each in serving if each.process.name == target.partition(":")[0]), None)
         return self.random.choice(serving) if serving else None
 
 
@@ -86,10 +88,11 @@ class Call:
         heard_s: when the caller last heard of it.
         handlers: what works on it, and where.
         hung_up: the caller waits for it no more, and the server can know that.
+        target: the operator that it is for, "" = any.
     """
 
-    def __init__(self, thread: SimThread, caller: Caller, now: float) -> None:
-        self.thread, self.caller = thread, caller
+    def __init__(self, thread: SimThread, caller: Caller, now: float, target: str) -> None:
+        self.thread, self.caller, self.target = thread, caller, target
         self.answer: tuple[int, bytes] | None = None
         self.refused = ""
         self.over = False
@@ -118,6 +121,12 @@ class SimConnection:
 
     def __init__(self, network: Network, caller: Caller, process: Process) -> None:
         self.network, self.caller, self.process = network, caller, process
+        self._target = ""
+
+    def redirect(self, target: str) -> None:
+        if target:
+            self.network.world.kernel.counts["redirects"] += 1
+        self._target = target
 
     def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
         network, world = self.network, self.network.world
@@ -126,7 +135,7 @@ class SimConnection:
         self.process.point("before a call")
         thread = kernel().current
         assert thread is not None
-        call = Call(thread, self.caller, kernel().now)
+        call = Call(thread, self.caller, kernel().now, self._target)
         label = f"{self.process.name} {path.rpartition('/')[2]}"
         self.process.on_kill_do(lambda: call.over or network.break_off(call))
         if path.endswith("/report"):
@@ -169,7 +178,7 @@ def network_deliver(
     network: Network, call: Call, path: str, body: bytes, caller: Caller, label: str, copy: int
 ) -> None:
     world = network.world
-    operator = network.receiver(caller)
+    operator = network.receiver(call.target)
     if operator is None:
         world.after(HOP_S, call.end, None, "connection refused")
         return

@@ -28,6 +28,7 @@ class StoreWeather:
         unknown: share of writes that have their effect and fail.
         retried: share of conditional writes that have their effect and are told that the object exists.
         away: nothing works.
+        cut: processes for which nothing works.
     """
 
     def __init__(self, kernel: Kernel, seed: str) -> None:
@@ -46,7 +47,13 @@ class StoreWeather:
         """From now on the bucket is well."""
         self.latency_s = 0.01
         self.failing = self.unknown = self.retried = 0.0
+        self.cut: set[Process] = set()
         self.away = False
+
+    @property
+    def troubled(self) -> bool:
+        """Whether something is wrong with the bucket for everybody."""
+        return bool(self.away or self.failing or self.unknown or self.retried or self.latency_s > 0.01)
 
     def forget(self, prefix: str) -> None:
         """An experiment has been deleted."""
@@ -89,7 +96,7 @@ class SimStorage(MemoryStorage):
         if kernel.current is not None:
             kernel.sleep(weather.random.random() * weather.latency_s * (0.5 if name in WRITES else 1.0))
         process.point(f"before {name} {key}")
-        if weather.away or weather.chance(weather.failing):
+        if weather.away or process in weather.cut or weather.chance(weather.failing):
             kernel.counts["store away" if weather.away else "store failing"] += 1
             kernel.log("store refused", f"{process.name} {name} {full}")
             raise StorageUnavailableError(f"{self.uri}: {name} {key}: connection refused")

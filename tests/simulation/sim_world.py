@@ -44,6 +44,7 @@ from sim_kernel import (
 )
 from sim_plan import END_S, NAMESPACE, OTHER_NAMESPACE, Experiment, Fault, Plan
 from sim_pods import Network, SimPods, SimPreemption, Track, leave, make_client, worlds
+from sim_shards import ShardWatch
 from sim_storage import SimStorage, StoreWeather
 from sim_trainables import load_sim_trainable
 
@@ -67,8 +68,10 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import RETRY_S
 from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS
-from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.pods import attention
+from trialpod_operator.cluster.shards.membership import Membership
+from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment import background_search
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.durable import NotReadyError
@@ -88,16 +91,23 @@ class Violation(AssertionError):  # noqa: N818 - what a run finds
 
 
 class SimKube(FakeKube):
-    """An operator's access to the API server; it may die before and after each request has its effect."""
+    """An operator's access to the API server; it may die before and after each request has its effect.
+
+    Attributes:
+        cut: this operator alone cannot reach the server.
+    """
 
     def __init__(self, world: SimWorld, process: Process) -> None:
         super().__init__(world.api, world.api_random)
         self.world, self.process = world, process
+        self.cut = False
 
     async def request(self, method: str, path: str, **options: Any) -> Any:  # type: ignore[override]
         world = self.world
         self.requests += 1
         await asyncio.sleep(world.api_random.random() * self._latency_s)
+        if self.cut:
+            raise fake_api.error(method, path, 0, "Unreachable", "connection refused")
         self.process.point(f"before {method} {path}")
         if not self.process.alive:
             await asyncio.get_running_loop().create_future()
@@ -107,6 +117,8 @@ class SimKube(FakeKube):
         if refusal is not None:
             raise refusal
         query, body, text = options.get("query") or {}, options.get("body"), options.get("text", False)
+        if world.shard_watch is not None and method != "GET":
+            world.shard_watch.note_write(self.process, _object_path(path, options.get("body")))
         context = world.context.copy()
         answer = context.run(lambda: world.api.handle(method, path, query, body, text=text))
         if method != "GET" and "/leases" not in path:
@@ -122,25 +134,41 @@ class SimKube(FakeKube):
         return answer
 
 
-class SimWatch(Watch):
-    """An operator's watches: what they show waits while it is stopped."""
+def _object_path(path: str, body: Any) -> str:
+    """Return the path of what a request is about, also when it creates it."""
+    name = ((body or {}).get("metadata") or {}).get("name") if isinstance(body, dict) else None
+    return f"{path}/{name}" if name and not path.endswith((name, "/status")) else path
 
-    def __init__(self, world: SimWorld, process: Process, take: Any) -> None:
-        self.process = process
+
+class SimWatch(Watch):
+    """An operator's watches: what they show waits while it is stopped, or cut off."""
+
+    def __init__(self, world: SimWorld, process: Process, kube: SimKube, take: Any) -> None:
+        self.process, self._kube = process, kube
+        self._held_up: list[tuple[str, Object, bool]] = []
         super().__init__(world.api, take, world.api_random, world.plan.watch_delay_s)
 
     def _deliver(self, plural: str, item: Object, deleted: bool) -> None:
-        if not self.closed and self.process.alive:
+        if self._kube.cut:
+            self._held_up.append((plural, item, deleted))
+        elif not self.closed and self.process.alive:
             self.process.call(super()._deliver, plural, item, deleted)
+
+    def reconnect(self) -> None:
+        """Show what happened while the server could not be reached."""
+        held_up, self._held_up = self._held_up, []
+        for plural, item, deleted in held_up:
+            self._deliver(plural, item, deleted)
 
 
 class SimOperator:
-    """One operator's process: it waits for the Lease, then works until it loses it."""
+    """One operator's process: it waits for its Lease, then works until it has to end."""
 
     def __init__(self, world: SimWorld, name: str, lease: str = "trialpod-operator") -> None:
         self.world = world
         self.process = process = Process(world.kernel, name)
         self.serving = self._closed = False
+        self.lease_name = lease
         self.kube = SimKube(world, process)
         self.watch: SimWatch | None = None
         options = OperatorOptions(
@@ -148,10 +176,22 @@ class SimOperator:
             default_image="trialpod/trial:1",
             identity=name,
         )
-        self.controller = Controller(self.kube, options, world.kernel.wall, lambda: "-- the authority --")
-        self.service = ReportService(self.controller, timer=sim_time.monotonic)
-        self.lease = Lease(self.kube, NAMESPACE, lease, name, sim_time.monotonic, alone=world.plan.seed % 2 == 0)
-        self.kube.lease_valid = self.lease.lease_valid
+        ownership = Ownership(name)
+        self.controller = Controller(self.kube, options, world.kernel.wall, lambda: "-- the authority --", ownership)
+        self.service = ReportService(self.controller, timer=sim_time.monotonic, uniform=world.network.random.random)
+        self.membership = Membership(
+            self.kube,
+            NAMESPACE,
+            lease,
+            name,
+            ownership,
+            self.controller.release,
+            self.controller.gain,
+            address=f"{name}:8443",
+            monotonic=sim_time.monotonic,
+            alone=world.plan.operators == 1,
+        )
+        self.kube.lease_valid = self.membership.lease_valid
         self.controller.queue.on_failure = self._on_failure
         process.on_kill = lambda: world.operator_gone(self)
         process.on_exit = lambda status: world.operator_gone(self)
@@ -169,12 +209,12 @@ class SimOperator:
         self._main = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        await self.lease.acquire()
+        await self.membership.join()
         self.world.kernel.log("at work", self.process.name)
         self.serving = True
         self.controller.start()
-        self.watch = SimWatch(self.world, self.process, self._take)
-        await self.lease.keep()
+        self.watch = SimWatch(self.world, self.process, self.kube, self._take)
+        await self.membership.keep()
         await self.close()
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
@@ -191,7 +231,7 @@ class SimOperator:
         if self._main is not asyncio.current_task():
             self._main.cancel()
         await self.controller.close()
-        await self.lease.release()
+        await self.membership.leave()
         self.world.kernel.log("closed", self.process.name)
         for _ in range(120):  # what its threads have begun ends by itself
             await asyncio.sleep(1.0)
@@ -320,6 +360,7 @@ class SimWorld(Surroundings):
 
     def __init__(self, plan: Plan, loop: SimLoop, folder: Path, keep: bool) -> None:
         self.plan = plan
+        attention.MAX_FEW = 0 if plan.seed % 2 else MAX_FEW  # as for thousands of attempts, or a few
         self.kernel = Kernel(plan.seed, loop, keep)
         self.loop = loop
         self.folder = folder
@@ -337,6 +378,7 @@ class SimWorld(Surroundings):
         self.client = FakeKube(self.api, random.Random(f"user {plan.seed}"))
         self.writes = 0
         self.leaks: list[str] = []
+        self.shard_watch: ShardWatch | None = None
         self.flaky = self.lost_answers = 0.0
         self.api_away = False
         self.experiments = [Hosted(self, each) for each in plan.experiments]
@@ -393,14 +435,18 @@ class SimWorld(Surroundings):
             return
 
         def bring_back() -> None:
-            if not self.ended and not any(each.process.alive for each in self.operators):
+            if not self.ended and len(self.alive) < self.plan.operators:
                 self.start_operator(operator.process.name if self.random.random() < 0.5 else "")
 
         self.after(self.random.uniform(*BROUGHT_BACK_S), bring_back)
 
     @property
+    def alive(self) -> list[SimOperator]:
+        return [each for each in self.operators if each.process.alive]
+
+    @property
     def operator(self) -> SimOperator | None:
-        alive = [each for each in self.operators if each.process.alive]
+        alive = self.alive
         return next((each for each in alive if each.serving), alive[-1] if alive else None)
 
     # -- what is --
@@ -416,13 +462,11 @@ class SimWorld(Surroundings):
         return all(each.is_over() for each in self.experiments)
 
     def at_rest(self) -> bool:
-        operator = self.operator
         return (
             self.is_over()
             and not self.all_pods()
-            and operator is not None
-            and operator.serving
-            and operator.controller.open_count == 0
+            and len(self.alive) >= self.plan.operators
+            and all(each.serving and each.controller.open_count == 0 for each in self.alive)
         )
 
     # -- a run --
@@ -431,7 +475,11 @@ class SimWorld(Surroundings):
         """Let the plan happen, then let everything heal and come to its end."""
         from sim_faults import Faults
 
-        self.start_operator()
+        for _ in range(self.plan.operators):
+            self.start_operator()
+        if self.plan.operators > 1:
+            self.shard_watch = ShardWatch(self)
+            self.after(0.0, self.shard_watch.look)
         await self.experiments[0].create()
         self._tasks.update(asyncio.ensure_future(each.create()) for each in self.experiments[1:])
         faults = Faults(self)
@@ -456,20 +504,20 @@ class SimWorld(Surroundings):
         self.kernel.log("over")
         await self.rest()
         self.ended = True
-        operator = self.operator
-        assert operator is not None
-        operator.process.call(lambda: asyncio.ensure_future(operator.close()))
+        for operator in self.alive:
+            operator.process.call(lambda operator=operator: asyncio.ensure_future(operator.close()))
         end = self.loop.time() + 150.0
-        while operator.process.alive:
+        while self.alive:
             if self.loop.time() > end:
                 raise Violation("the operator does not end when it is told to")
             await asyncio.sleep(0.2)
 
     def why(self) -> str:
         operator = self.operator
+        serving = [(each.process.name, sorted(each.membership.ownership.serving)) for each in self.alive]
         told = "; ".join(each.why() for each in self.experiments)
         pods = [(pod["metadata"]["name"], (pod.get("status") or {}).get("phase")) for pod in self.all_pods()]
-        return f"{operator.process.name if operator else 'no operator'}; {told}; pods {pods}"
+        return f"{operator.process.name if operator else 'no operator'}; {serving}; {told}; pods {pods}"
 
     async def rest(self) -> None:
         """Nothing is written any more."""
@@ -482,11 +530,12 @@ class SimWorld(Surroundings):
             raise Violation(f"quiescence: writes to the API server and the storage went from {before} to {after}")
         more = sum(each.reconciles for each in self.operators) - reconciles
         refused = sum(each.owner != each.plan.namespace for each in self.experiments)
-        if more > 15 + refused * (REST_S / RETRY_S + 1):
+        if more > 15 * self.plan.operators + refused * (REST_S / RETRY_S + 1):
             raise Violation(f"quiescence: {more} reconciles in {REST_S:.0f} s at rest")
 
 
 W = TypeVar("W", bound=Any)
+MAX_FEW = attention.MAX_FEW
 _FREEZE_AT = (0, 10, 40)
 """Before these runs of a process, what is there by then is taken out of what `gc` looks at after each run."""
 _runs = itertools.count()
@@ -533,6 +582,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     default(_BEGIN_SESSION, "wall", sim_time.time)
     default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())
     put(work_queue, "random", _Jitter())
+    put(attention, "MAX_FEW", MAX_FEW)  # each plan sets it
     put(attempt_module, "_open", lambda *args, **given: world_of().open_checkpoints(*args, **given))
     put(experiment_controller, "open_storage", lambda *args: world_of().open_storage(*args))
     put(deletion, "open_storage", lambda *args: world_of().open_storage(*args))

@@ -43,8 +43,8 @@ AFTER = "print(len(tuner.get_results()))"
 class Kernel:
     """A kernel of its own in a folder; counts how often an output of a cell was replaced."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        cells = [DEFINE.replace("STEPS", str(steps)), FIT, AFTER]
+    def __init__(self, folder: Path, steps: int, *more: str) -> None:
+        cells = [DEFINE.replace("STEPS", str(steps)), *(more or (FIT, AFTER))]
         self.notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         self.replaced = 0
         self.interrupting: asyncio.Future[None] | None = None
@@ -59,7 +59,7 @@ class Kernel:
 
         self.on_update: Callable[[Any], None] = lambda client: None
         resources = {"metadata": {"path": str(folder)}}
-        self.client = Client(self.notebook, timeout=90, kernel_name="", resources=resources)
+        self.client = Client(self.notebook, timeout=90, kernel_name="", resources=resources, allow_errors=True)
         self.client.km = self.client.create_kernel_manager()
         self.client.km.kernel_spec.argv[0] = sys.executable
 
@@ -101,3 +101,16 @@ class TestNotebook:
         assert "suspended: 0/2 trials" in html
         assert "interrupted\n" in printed
         assert kernel.outputs(2)[1] == "2\n"
+
+    def test_refusal_is_its_line_and_a_sentence(self, tmp_path: Path) -> None:
+        wrong = "tuning = tune.TuneConfig(num_samples=0)\ntune.Tuner(train, tune_config=tuning).fit()"
+        kernel = Kernel(tmp_path, 1, wrong, "tune.Tuner(1 / 0)", f"%env TRIALPOD_DEBUG=1\n{wrong}")
+        kernel.execute()
+        cells = kernel.notebook.cells[1:]
+        refused, own, debug = (
+            each.traceback for cell in cells for each in cell.outputs if each.output_type == "error"
+        )
+        assert (refused[0], len(refused)) == ("line 1: tuning = tune.TuneConfig(num_samples=0)", 3)
+        assert refused[-1].startswith("InvalidInputError: ")
+        assert "ZeroDivisionError" in "".join(own)
+        assert "Traceback" in "".join(debug)

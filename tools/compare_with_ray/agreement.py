@@ -2,8 +2,9 @@
 """agreement.py [--check]: write docs/ray-agreement.md, what was compared with Ray and what differs.
 
 tests/data/ray_behaviours/SUBJECT.json holds what ask.py found on real Ray; differences.tsv names each behaviour that
-differs here, with the reason. tests/local/test_ray_behaviours.py asks trialpod the same, and fails when one of both
-is wrong.
+differs here, with the reason; given_up.tsv those that Ray 2.60 refuses because it has given up what an older release
+had and what works here: they count neither way. tests/local/test_ray_behaviours.py asks trialpod the same, and fails
+when one of both is wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ANSWERS = ROOT / "tests" / "data" / "ray_behaviours"
 HERE = Path(__file__).resolve().parent
 ACCIDENTS = frozenset({"AssertionError", "AttributeError", "IndexError", "KeyError", "UnboundLocalError"})
 """What Ray raises where it does not look; a refusal that says what is wrong counts as the same."""
-NAMES = {"TrialpodError": "TuneError", "TrialFailedError": "RayTaskError"}
+NAMES = {"TrialpodError": "TuneError", "TrialFailedError": "RayTaskError", "TrialDiedError": "ActorDiedError"}
 """Own names of classes that the alias gives under Ray's name (`trialpod.compat.ray.exceptions`)."""
 
 _CAUSE = re.compile(r"RayTaskError\((\w+)\)")
@@ -46,7 +47,7 @@ def _same(ray: Any, here: Any) -> bool:
         return ray == here or _same_cause(ray, here)
     if isinstance(ray, dict) and "raises" in ray:
         raised = here.get("raises", []) if isinstance(here, dict) else []
-        return bool(raised) and (ray["raises"][0] in raised or ray["raises"][0] in ACCIDENTS)
+        return bool(raised) and (ray["raises"][0] in (*raised, "Exception") or ray["raises"][0] in ACCIDENTS)
     return bool(ray == here)
 
 
@@ -61,7 +62,16 @@ def _same_cause(ray: str, here: str) -> bool:
 
 def differences() -> dict[str, str]:
     """Return the reasons by "subject.probe.behaviour"."""
-    with open(HERE / "differences.tsv") as stream:
+    return _table("differences.tsv")
+
+
+def given_up() -> dict[str, str]:
+    """Return what older releases of Ray had, by the behaviour that asks for it."""
+    return _table("given_up.tsv")
+
+
+def _table(name: str) -> dict[str, str]:
+    with open(HERE / name) as stream:
         return {row[0]: row[1] for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if row}
 
 
@@ -89,7 +99,7 @@ def subjects() -> list[str]:
 
 def page() -> str:
     """Return the page."""
-    reasons = differences()
+    reasons, older = differences(), given_up()
     lines = [
         "# How far trialpod agrees with Ray Tune",
         "",
@@ -106,6 +116,7 @@ def page() -> str:
     total = agreeing = 0
     for subject in subjects():
         keys = [f"{subject}.{probe}.{key}" for probe, found in answers(subject).items() for key in found]
+        keys = [key for key in keys if key not in older]
         differ = sum(key in reasons for key in keys)
         doc = ast.get_docstring(ast.parse((HERE / "behaviours" / f"{subject}.py").read_text())) or ""
         about = doc.splitlines()[0].rstrip(".")
@@ -123,6 +134,17 @@ def page() -> str:
         subject, probe, behaviour = key.split(".", 2)
         words = f"{probe.replace('_', ' ')}: {behaviour}"
         lines.append(f"| {subject.replace('_', ' ')} | {words} | {reason} |")
+    lines += [
+        "",
+        "## What Ray has given up and works here",
+        "",
+        "Ray 2.60 raises an error for these, because it has removed what an older release had; scripts of that age",
+        "run here. They are in no column of the table above.",
+        "",
+        "| subject | what works |",
+        "|---|---|",
+        *[f"| {key.partition('.')[0].replace('_', ' ')} | {what} |" for key, what in older.items()],
+    ]
     missing = unanswered()
     if missing:
         lines += [

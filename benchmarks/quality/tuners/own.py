@@ -60,8 +60,8 @@ class TrialpodTuner(Tuner):
         self._names = scheduler, searcher
         self._arguments = scheduler_arguments or {}, searcher_arguments or {}
 
-    def begin(self, problem: Problem) -> None:
-        """Make an engine, and let it start its first trials."""
+    def make_engine(self, problem: Problem) -> Engine:
+        """Make an engine for a problem; it has seen no event."""
         scheduler_name, searcher_name = self._names
         known = inspect.signature(SCHEDULERS.find(scheduler_name)).parameters
         offered = {
@@ -83,9 +83,13 @@ class TrialpodTuner(Tuner):
             mode="min",
             seed=problem.seed,
         )
+        return Engine(search, scheduler)
+
+    def begin(self, problem: Problem) -> None:
+        """Make an engine, and let it start its first trials."""
         self._steps = problem.steps
         self._starts: deque[Start] = deque()
-        self.engine = Engine(search, scheduler)
+        self.engine = self.make_engine(problem)
         self._apply(
             CapacityObserved(slots=problem.workers, resources={"cpu": 8.0, "gpu": float(problem.workers)}), 0.0
         )

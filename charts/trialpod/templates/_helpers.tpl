@@ -126,7 +126,7 @@ tools/make_rights makes the tables of the documentation from both. */}}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
-# one operator at a time is at work
+# which operator serves which experiments
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [trialpod-operator]
@@ -138,11 +138,11 @@ tools/make_rights makes the tables of the documentation from both. */}}
 {{- end }}
 
 {{- /* Likewise, with `replicas` of more than one. */}}
-{{- define "trialpod.standbyRules" -}}
-# the label by which the Service finds the operator that is at work
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [patch]
+{{- define "trialpod.replicaRules" -}}
+# each operator has a Lease, named after its pod; the coordinator reads them all and removes those of the dead
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, update, delete]
 {{- end }}
 
 {{- /* Ports of a NetworkPolicy's rule. */}}

@@ -1,7 +1,7 @@
 """What the API server refuses, as exceptions: one class for each answer that a caller handles.
 
 ApiError                        any other status
-UnreachableError              no answer, or not sent because this operator is no longer the leader
+UnreachableError              no answer, or not sent because this operator's Lease has expired
 BadRequestError               400; the log of a container that has not started, say
 UnauthorizedError             401
 ForbiddenError                403

@@ -208,6 +208,18 @@ _SPEC += [
         ".stopWhenNotWorth",
     ),
     Rule(
+        "!has(self.warmStart) || has(self.algorithm) || (has(self.searchAlgorithm) && self.searchAlgorithm.name == "
+        "'auto')",
+        "warmStart is advice for the search auto; set algorithm: auto",
+        ".warmStart",
+    ),
+    Rule(
+        "!has(self.warmStart) || (has(self.warmStart.experiments) && self.warmStart.experiments.size() > 0) != "
+        "(has(self.warmStart.auto) && self.warmStart.auto)",
+        "give experiments, a list of at least one, or auto: true",
+        ".warmStart",
+    ),
+    Rule(
         "!has(self.algorithm) || has(self.metric)",
         "algorithm: auto compares trials by a metric; set metric and mode",
         ".algorithm",

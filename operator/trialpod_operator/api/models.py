@@ -502,6 +502,27 @@ class RepeatsSpec(Model, frozen=True, kw_only=True):
     ) = None
 
 
+class WarmStartSpec(Model, frozen=True, kw_only=True):
+    """Earlier experiments to learn from."""
+
+    experiments: Annotated[
+        list[Text],
+        Meta(
+            max_length=20,
+            description="Their names, where they are kept in the storage of this one, or their URIs. One that is not "
+            "there or has nothing in common with this one is an error.",
+        ),
+    ] = []
+    auto: Annotated[
+        bool,
+        Meta(
+            description="Learn from all experiments of the namespace that are kept in the storage of this one and "
+            "share at least half of its parameters and its metric, 20 of them at most. Where there is none, it "
+            "starts as without warmStart."
+        ),
+    ] = False
+
+
 class MetricSpec(Model, frozen=True, kw_only=True):
     """One of several objectives."""
 
@@ -674,6 +695,16 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
                 description="Run the best configs several times more at the end; the winner has the best mean of "
                 "them. Needs a metric; counts in all budgets. Default: none.",
                 extra={"change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
+    warm_start: (
+        Annotated[
+            WarmStartSpec,
+            Meta(
+                description="Earlier experiments whose best configs are tried first, and are a prior while that "
+                "pays. With the search auto. They are read once, before the first start. Default: none."
             ),
         ]
         | None

@@ -86,6 +86,7 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
         rules.metrics()
         rules.goal()
         rules.samples()
+        rules.stop()
         rules.budgets()
         rules.algorithm()
         rules.search_algorithm()
@@ -149,6 +150,11 @@ class _Rules:
         if self._has("trainable", "attribute") and "source" not in given:
             self._report(("trainable", "attribute"), "goes only with source; an entrypoint names it after its colon")
 
+        entrypoint = self._get("trainable", "entrypoint")
+        module, _, name = entrypoint.partition(":") if isinstance(entrypoint, str) else ("", "", "")
+        if module.endswith(".py"):
+            written = f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+            self._report(("trainable", "entrypoint"), f"names a module, not a file: {written}")
         if given == ["source"] and not self._started:
             self._inline_source(self._get("trainable", "source"), self._get("trainable", "attribute"))
 
@@ -191,6 +197,9 @@ class _Rules:
                 self._warn(path, f"{mistake} (of Python {sys.version_info[0]}.{sys.version_info[1]})")
             else:
                 self._report(path, mistake)
+            return
+        if inline_source.defines_nothing(source):
+            self._report(path, "defines neither a function nor a class, so there is nothing to run")
             return
         names = [] if attribute or inline_source.has_class(source) else inline_source.candidates(source)
         if len(names) > 1:
@@ -287,6 +296,15 @@ class _Rules:
         budgets = (self._get(name) for name in ("timeBudget", *HOUR_BUDGETS))
         return samples_by_default(self._get("algorithm"), budgets)
 
+    def stop(self) -> None:
+        from trialpod.tune.result import AUTOMATIC_METRICS
+
+        stop = self._get("stop")
+        for key in stop if isinstance(stop, dict) else ():
+            automatic = None if key in AUTOMATIC_METRICS else nearest(key, AUTOMATIC_METRICS)
+            if automatic is not None and key != self._get("metric"):
+                self._warn(("stop", key), f"is no value that every result has; did you mean {automatic!r}?")
+
     def algorithm(self) -> None:
         if self._get("algorithm") is None:
             return
@@ -309,6 +327,20 @@ class _Rules:
         except InvalidInputError as error:
             self._report(("algorithm",), str(error))
 
+    def _warm_start(self) -> None:
+        given = self._get("warmStart")
+        if not isinstance(given, dict):
+            return  # reported already
+        if bool(given.get("experiments")) == bool(given.get("auto")):
+            self._report(("warmStart",), "give experiments, a list of at least one, or auto: true")
+        search = self._get("searchAlgorithm", "name")
+        if not self._has("algorithm") and search != "auto":
+            other = f"; {search} learns from one experiment, by its parameter warm_start" if search else ""
+            self._report(("warmStart",), f"is advice for the search auto; set spec.algorithm: auto{other}")
+        if "warm_start" in (self._get("searchAlgorithm", "parameters") or {}):
+            path = ("searchAlgorithm", "parameters", "warm_start")
+            self._report(path, "is given beside spec.warmStart; keep only that one")
+
     def _mutates(self) -> bool:
         """Return whether the scheduler changes parameters, so that those of the start need not differ."""
         parameters = self._get("scheduler", "parameters") or {}
@@ -320,6 +352,8 @@ class _Rules:
                 self._report((name,), "a budget is positive; leave the field out for no limit")
         if self._has("repeats"):
             self._needs_one(("repeats",), "compare configs by")
+        if self._has("warmStart"):
+            self._warm_start()
         if self._has("stopWhenNotWorth"):
             if self._get("stopWhenNotWorth") == 0:
                 self._report(("stopWhenNotWorth",), "a threshold is positive; leave the field out for none")

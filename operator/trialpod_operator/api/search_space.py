@@ -63,6 +63,9 @@ _FOREIGN = {
     "reciprocal": "loguniform",
     "uni": "uniform",
     "unif": "uniform",
+    "linspace": "uniform",
+    "logspace": "loguniform",
+    "arange": "quniform",
     "float": "uniform",
     "double": "uniform",
     "real": "uniform",
@@ -91,7 +94,7 @@ _FOREIGN = {
     "sweep": "grid_search",
 }
 """What other systems, and common sense, call a distribution -> the one of ours."""
-_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
+_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("from", "to"))
 _MODIFIERS = frozenset({"q", "log", "base", "step", "type", "distribution", "dtype", "scale", "prior"})
 _KATIB = frozenset({"parameterType", "feasibleSpace"})
 _INLINE = re.compile(rf"(?P<name>{'|'.join((*_NUMERIC, *_LISTS))}):(?P<given>[^\s:]+(?::[^\s:]+)*)")
@@ -153,7 +156,7 @@ class _Compiler:
             return node
         if VALUE in node:
             return self._packed(node, path)
-        if len(node) != 1:
+        if len(node) != 1 or set(node) & _KATIB:
             self._check_several(node, path)
             return self.mapping(node, path)
         ((key, argument),) = node.items()
@@ -369,6 +372,8 @@ def bounds_distribution(node: dict[Any, Any]) -> str | None:
         if all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in bounds):
             said = " ".join(str(node.get(key, "")) for key in ("type", "distribution", "prior", "scale")).lower()
             log = "log" if node.get("log") is True or "log" in said else ""
+            if log and bounds[0] <= 0:
+                return "{loguniform: [1e-6, 1]}, say, whose lower bound is above 0"
             shown = f"{{{log}uniform: [{bounds[0]}, {bounds[1]}]}}"
             whole = all(isinstance(bound, int) for bound in bounds)
             return f"{shown}, or {log}randint for integers" if whole else shown
@@ -389,6 +394,21 @@ def called_distribution(text: str) -> str | None:
     arguments = match["given"].strip()
     inner = arguments if arguments.startswith("[") else f"[{arguments}]"
     return f"{{{known}: {inner}}}"
+
+
+def lookalikes(space: Any, path: str = "") -> list[str]:
+    """Return the places in a search space of Python objects where a distribution is written as in a manifest."""
+    if isinstance(space, str):
+        return [path] if called_distribution(space) is not None else []
+    if isinstance(space, list):
+        return [each for index, value in enumerate(space) for each in lookalikes(value, f"{path}[{index}]")]
+    if not isinstance(space, dict):
+        return []
+    if path and len(space) == 1:
+        ((key, argument),) = space.items()
+        if key in _NUMERIC or key == "choice":
+            return [path] if isinstance(argument, list) else []
+    return [each for key, value in space.items() for each in lookalikes(value, f"{path}.{key}" if path else str(key))]
 
 
 def _is_number(value: Any) -> bool:

@@ -216,8 +216,9 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     trainable_fixed: Annotated[
         bool | None,
         Meta(
-            description="Whether spec.trainable cannot change any more, because a trial has reported a result or "
-            "saved a checkpoint. False while spec.trainable is not what trials run, so that it can be changed back."
+            description="Whether spec.trainable cannot change any more, because a trial has reported a result (with "
+            "spec.metric, where there is one) or saved a checkpoint. False while spec.trainable is not what "
+            "trials run, so that it can be changed back."
         ),
     ] = None
     completion_time: Annotated[Time | None, Meta(description="When it ended.")] = None

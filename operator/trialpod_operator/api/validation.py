@@ -41,6 +41,7 @@ _RAY_NAMES = {
     "max_gpu_hours": "maxGpuHours",
     "stop_when_not_worth": "stopWhenNotWorth",
     "repeats": "repeats",
+    "warm_start": "warmStart",
     "reuse_actors": "reusePods",
     "parallelTrialCount": "maxConcurrentTrials",
     "maxTrialCount": "numSamples",

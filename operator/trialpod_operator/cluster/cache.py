@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod_operator.cluster.names import EXPERIMENT_LABEL, OBJECT_LABEL, TRIAL_KIND
+from trialpod_operator.cluster.names import EXPERIMENT_LABEL, OBJECT_LABEL, TRIAL_ID_LABEL, TRIAL_KIND
 from trialpod_operator.engine.trial import ERROR, TERMINATED
 
 MAX_DELETED = 10_000
@@ -50,6 +50,8 @@ class ObjectCache:
         self._parts: dict[str, dict[str, Object | _Packed]] = {}  # pods of other kinds' objects, likewise
         self._of_object: dict[str, dict[str, set[str]]] = {}  # their names by the object's
         self._composers: dict[str, Callable[[str], None]] = {}
+        self._pods_by_trial: dict[str, dict[str, set[str]]] = {}  # names; by the key, then by the trial's id
+        self._keys_of_pods: dict[tuple[str, str], str] = {}  # by namespace and name
         self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
     def update_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
@@ -74,7 +76,10 @@ class ObjectCache:
         lean = _lean(item)
         name = (lean["metadata"].get("labels") or {}).get(OBJECT_LABEL)
         if not name:
-            return self._take(self._pods, lean, deleted=deleted)
+            key = self._take(self._pods, lean, deleted=deleted)
+            if key is not None:
+                self._index_pod(key, item["metadata"])
+            return key
         key = self._take(self._parts, lean, deleted=deleted)
         if key is not None:
             names = self._of_object.setdefault(key, {}).setdefault(name, set())
@@ -113,6 +118,23 @@ class ObjectCache:
         self._put(objects, name, composite, deleted=deleted)
         if not objects:
             self._pods.pop(key, None)
+        self._index_pod(key, composite["metadata"])
+
+    def _index_pod(self, key: str, metadata: Mapping[str, Any]) -> None:
+        name, trial_id = metadata["name"], _trial_of(metadata)
+        where = metadata["namespace"], name
+        by_trial = self._pods_by_trial.setdefault(key, {})
+        if name in self._pods.get(key, {}):
+            self._keys_of_pods[where] = key
+            by_trial.setdefault(trial_id, set()).add(name)
+            return
+        self._keys_of_pods.pop(where, None)
+        found = by_trial.get(trial_id, set())
+        found.discard(name)
+        if not found:
+            by_trial.pop(trial_id, None)
+        if not by_trial:
+            del self._pods_by_trial[key]
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
@@ -132,7 +154,11 @@ class ObjectCache:
 
     def experiment_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the key of the experiment that a pod belongs to, "" when no such pod is there."""
-        for key, pods in (*self._pods.items(), *self._parts.items()):
+        key = self._keys_of_pods.get((namespace, name), "")
+        pod = self._pods.get(key, {}).get(name)
+        if pod is not None and _identity(pod)[0] == uid:
+            return key
+        for key, pods in self._parts.items():
             pod = pods.get(name) if key.startswith(f"{namespace}/") else None
             if pod is not None and _identity(pod)[0] == uid:
                 return key
@@ -141,6 +167,13 @@ class ObjectCache:
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]
+
+    def pods_of_trial(self, key: str, trial_id: str) -> list[Object]:
+        """Return the pods of an experiment whose label names the trial."""
+        pods = self._pods.get(key, {})
+        known = sorted(self._pods_by_trial.get(key, {}).get(trial_id, ()))
+        found = [_must(pods[name]) for name in known if name in pods]
+        return [pod for pod in found if _trial_of(pod["metadata"]) == trial_id]  # labels of reused pods change
 
     def deleted_pod(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
@@ -162,9 +195,17 @@ class ObjectCache:
         for item in _those([*self._plain_pods(key), *self._parts.get(key, {}).values()], uids):
             self.update_pod(item, deleted=True)
 
+    def forget_trials(self, key: str) -> None:
+        """Drop the TuneTrials of an experiment."""
+        for store in (self._trials, self._stops):
+            store.pop(key, None)
+
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
-        for store in (self._trials, self._stops, self._pods, self._parts, self._of_object, self._composers):
+        for name in self._pods.get(key, {}):
+            self._keys_of_pods.pop((key.partition("/")[0], name), None)
+        stores = (self._trials, self._stops, self._pods, self._pods_by_trial, self._parts, self._of_object)
+        for store in (*stores, self._composers):
             store.pop(key, None)
 
     def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
@@ -201,6 +242,10 @@ def _identity(item: Object | _Packed) -> tuple[str, str]:
     if isinstance(item, _Packed):
         return item.uid, item.version
     return str(item["metadata"].get("uid", "")), str(item["metadata"].get("resourceVersion", ""))
+
+
+def _trial_of(metadata: Mapping[str, Any]) -> str:
+    return str((metadata.get("labels") or {}).get(TRIAL_ID_LABEL, ""))
 
 
 def _unpacked(item: Object | _Packed | None) -> Object | None:

@@ -1,6 +1,9 @@
 """All TuneExperiments: which ones there are, whose turn it is, and where the report service finds them.
 
 Watches only put keys into the work queue. One reconcile per key does the rest. Owned by the event loop.
+
+Of several operators at work each reconciles the experiments of its own shards (`shards`). Every one sees all
+TuneExperiments and pods, so that it knows where an attempt has to report; TuneTrials it keeps of its own only.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.kube import Kube
@@ -19,9 +24,11 @@ from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.services import Services
+from trialpod_operator.cluster.shards.assignment import shard_of
+from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.experiment.durable import NotReadyError
-from trialpod_operator.reports.service import Caller, Served
+from trialpod_operator.reports.service import Caller, ElsewhereError, Served
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +36,12 @@ FIRST_LOOK_S = 60.0
 """Maximum time after the start until a watch has shown every experiment."""
 
 REST_PER_ATTEMPT_S = 0.0001
-"""An experiment is looked at again after such a rest for each attempt under way: a look takes time for each of them,
-and what happens meanwhile takes one look together."""
+MAX_REST_S = 0.1
+"""An experiment is looked at again after such a rest for each attempt under way, up to a maximum: what happens
+meanwhile takes one look together."""
+
+HAND_OVER_S = 2.0
+"""Maximum time that an experiment which another operator takes over waits for the storage to commit."""
 
 CHANGE_S = 1.0
 """Maximum time that a change which only the status shows waits for its reconcile."""
@@ -44,6 +55,7 @@ class Controller:
         options: the operator's settings.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
+        ownership: which experiments are this operator's; all by default.
     """
 
     def __init__(
@@ -52,7 +64,9 @@ class Controller:
         options: OperatorOptions,
         clock: Callable[[], float] = time.time,
         authority: Callable[[], str] = lambda: "",
+        ownership: Ownership | None = None,
     ) -> None:
+        self.ownership = ownership or Ownership(everything=True)
         self.cache = ObjectCache()
         self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self.rest_s)
         self.services = Services(
@@ -65,6 +79,7 @@ class Controller:
             authority=authority,
         )
         self._controllers: dict[str, ExperimentController] = {}
+        self._closed: asyncio.Event = asyncio.Event()  # set, and replaced, whenever a controller is gone
         self._started_at = math.inf  # when this process began to work, in the time of its loop; not yet
 
     @property
@@ -82,14 +97,19 @@ class Controller:
         """Return the experiment "namespace/name" for the report service.
 
         Raises:
+            ElsewhereError: another operator serves it, or will.
             NotReadyError: it may be there, and is not open yet.
         """
         found = self._controllers.get(name)
+        uid = found.uid if found is not None else self._uid(name)
+        if uid and not self.ownership.serves(uid):
+            raise ElsewhereError(f"experiment {name} is not served here", self.ownership.address_of(uid))
         if found is not None and found.open:
             return found.served()
         # Not by a clock that may be set: a trial fails when the answer is that its experiment is gone.
         new_here = asyncio.get_running_loop().time() - self._started_at < FIRST_LOOK_S
-        if found is not None or name in self.cache.experiments or new_here:
+        # An operator whose watch is late knows nothing of what another has begun.
+        if found is not None or name in self.cache.experiments or new_here or self.ownership.several:
             raise NotReadyError(f"experiment {name} is not open at the moment")
         return None
 
@@ -108,14 +128,51 @@ class Controller:
         for controller in self._controllers.values():
             await controller.close()
 
+    # -- shards --
+
+    def gain(self, shards: frozenset[int]) -> None:
+        """Serve the experiments of these shards from now on."""
+        for key, item in self.cache.experiments.items():
+            if shard_of(str(item["metadata"].get("uid"))) in shards:
+                self.queue.add(key)
+
+    async def release(self, shards: frozenset[int]) -> None:
+        """Close the experiments of these shards, which `ownership` does not serve any more; their pods continue."""
+
+        def left() -> list[str]:
+            return [key for key, each in self._controllers.items() if shard_of(each.uid) in shards]
+
+        for key in left():
+            self.queue.add(key)
+        while left():
+            await self._closed.wait()
+
+    def own_experiments(self) -> dict[str, Object]:
+        """Return the TuneExperiments that this operator serves, by their keys."""
+        return {key: item for key, item in self.cache.experiments.items() if self.ownership.serves(self._uid(key))}
+
+    def shard_loads(self) -> dict[int, int]:
+        """Return how many experiments are open in each shard that this operator serves."""
+        counts = Counter(shard_of(each.uid) for each in self._controllers.values() if each.open)
+        return {number: counts[number] for number in sorted(self.ownership.serving)}
+
+    def _uid(self, key: str) -> str:
+        item = self.cache.experiments.get(key)
+        return str(item["metadata"].get("uid") or "") if item is not None else ""
+
     # -- what the watches show --
 
     def on_experiment(self, item: Object, *, deleted: bool) -> None:
         """A TuneExperiment was made, changed or deleted."""
-        self.queue.add(self.cache.update_experiment(item, deleted=deleted))
+        key = self.cache.update_experiment(item, deleted=deleted)
+        if key in self._controllers or self.ownership.serves(self._uid(key)):
+            self.queue.add(key)
 
     def on_trial(self, item: Object, *, deleted: bool) -> None:
         """A TuneTrial was made, changed or deleted."""
+        shard = (item["metadata"].get("labels") or {}).get(names.SHARD_LABEL, "")
+        if shard.isdecimal() and not self.ownership.serves_shard(int(shard)) and not deleted:
+            return  # it is read from the server when its experiment is opened
         key = self.cache.update_trial(item, deleted=deleted)
         controller = self._controllers.get(key) if key is not None else None
         if key is None or controller is None:
@@ -129,7 +186,13 @@ class Controller:
     def on_pod(self, item: Object, *, deleted: bool) -> None:
         """A pod was made, changed or deleted."""
         key = self.cache.update_pod(item, deleted=deleted)
-        if key is not None:
+        if key is None:
+            return
+        controller = self._controllers.get(key)
+        if controller is not None:
+            metadata = item["metadata"]
+            controller.pod_changed(str(metadata["labels"].get(names.TRIAL_ID_LABEL, "")), metadata["name"])
+        if controller is not None or self.ownership.serves(self._uid(key)):
             self.queue.add(key)
 
     # -- work --
@@ -137,18 +200,28 @@ class Controller:
     async def _reconcile(self, key: str) -> float | None:
         item = self.cache.experiments.get(key)
         controller = self._controllers.get(key)
+        if controller is not None and not self.ownership.serves(controller.uid):
+            await controller.hand_over(HAND_OVER_S)
+            self._forget(key, controller)
+            self.cache.forget_trials(key)
+            controller = None
         if controller is not None and (item is None or item["metadata"].get("uid") != controller.uid):
             await controller.close()
-            controller.remove_files()
-            del self._controllers[key]
+            self._forget(key, controller)
             self.cache.forget(key)
             controller = None
-        if item is None:
+        if item is None or not self.ownership.serves(self._uid(key)):
             return None
         if controller is None:
             controller = ExperimentController(key, str(item["metadata"].get("uid")), self.services)
             self._controllers[key] = controller
         return await controller.reconcile(item)
+
+    def _forget(self, key: str, controller: ExperimentController) -> None:
+        controller.remove_files()
+        del self._controllers[key]
+        self._closed.set()
+        self._closed = asyncio.Event()
 
     def note_outage(self, seconds: float) -> None:
         """Have each open experiment tell that the API server did not answer."""
@@ -160,7 +233,7 @@ class Controller:
     def rest_s(self, key: str) -> float:
         """Return for how many seconds an experiment rests after a pass."""
         controller = self._controllers.get(key)
-        return controller.size * REST_PER_ATTEMPT_S if controller is not None else 0.0
+        return min(controller.size * REST_PER_ATTEMPT_S, MAX_REST_S) if controller is not None else 0.0
 
     def _failed(self, key: str, error: BaseException) -> None:
         if isinstance(error, ApiError | NotReadyError):

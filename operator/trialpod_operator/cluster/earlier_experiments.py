@@ -13,6 +13,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage
+from trialpod_operator.experiment.stored import stored_namespace
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -24,10 +25,12 @@ class EarlierExperiments:
     Args:
         uri: of the experiment itself.
         options: its storage, as the operator opens it.
+        namespace: of the experiment; those of another one are refused.
     """
 
     uri: str
     options: StorageOptions
+    namespace: str = ""
 
     def __call__(self, place: str) -> Storage:
         """Return the storage of one.
@@ -36,7 +39,7 @@ class EarlierExperiments:
             place: its name, or its URI.
 
         Raises:
-            InvalidInputError: it is not kept beside this one, or is this one.
+            InvalidInputError: it is not kept beside this one, is this one, or belongs to another namespace.
             StorageError: it cannot be opened.
         """
         parent, _, own = self.uri.rpartition("/")
@@ -47,4 +50,20 @@ class EarlierExperiments:
                 f"give the name of one, or {parent}/NAME",
                 parameter="warm_start",
             )
-        return open_storage(f"{parent}/{name}", self.options)
+        storage = open_storage(f"{parent}/{name}", self.options)
+        if self.namespace and stored_namespace(storage) not in ("", self.namespace):
+            raise InvalidInputError(
+                f"warm_start: {place!r} is an experiment of another namespace than this one, {self.namespace}",
+                parameter="warm_start",
+            )
+        return storage
+
+    def names(self) -> list[str]:
+        """Return the names of all others, in order.
+
+        Raises:
+            StorageError: they cannot be listed.
+        """
+        parent, _, own = self.uri.rpartition("/")
+        found = open_storage(parent, self.options).folders()
+        return sorted(name for name in found if name != own and _NAME.fullmatch(name))

@@ -51,7 +51,7 @@ from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.shell import ClusterShell
-from trialpod_operator.cluster.status.conditions import Problem
+from trialpod_operator.cluster.status.conditions import Problem, is_starting
 from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
 from trialpod_operator.cluster.storage_access import StoragePlace
@@ -65,6 +65,7 @@ from trialpod_operator.engine.events import (
     SettingsObserved,
     SuspendRequested,
 )
+from trialpod_operator.engine.state import State
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError
@@ -212,7 +213,12 @@ class ExperimentController:
     def trial_changed(self, trial_id: str) -> None:
         """A TuneTrial was edited or deleted by somebody."""
         if self._bindings is not None:
-            self._bindings.changed.add(trial_id)
+            self._bindings.trial_changed(trial_id)
+
+    def pod_changed(self, trial_id: str, name: str) -> None:
+        """A pod with a trial's label was made, changed or deleted."""
+        if self._bindings is not None:
+            self._bindings.pod_changed(trial_id, name)
 
     # -- reconcile --
 
@@ -279,6 +285,13 @@ class ExperimentController:
             case StorageEmptiedError():
                 reason = Reason.STORAGE_EMPTIED
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Commit what is under way, if the storage takes it in time, and release the experiment."""
+        if self._durable is not None and self._broken is None:
+            with contextlib.suppress(FencedError, NotReadyError, StorageError):
+                await self._durable.wait_committed(timeout_s)
+        await self.close()
 
     async def close(self) -> None:
         """Release the experiment; everything committed stays, and so do its pods."""
@@ -388,8 +401,9 @@ class ExperimentController:
     async def _follow_trainable(self, experiment: TuneExperiment) -> TuneExperiment:
         """Have trials run the Trainable that the spec names, if it is not the one of the start.
 
-        That is possible until a trial has reported something, while none runs. Else trials keep the one that they
-        have, and the status says why.
+        That is possible until a trial has reported something, while no process of one runs: attempts whose pods wait
+        for their image or a node get the new one when they ask for work. Else trials keep the one that they have, and
+        the status says why.
 
         Returns:
             The experiment, with the Trainable that its trials run.
@@ -417,20 +431,22 @@ class ExperimentController:
             if durable.engine.finished:
                 raise InvalidInputError(message)
             return running
-        if state.running:
+        if not _can_be_exchanged(running, wanted, state) or not await self._correct_trainable(wanted, durable):
             self._held_back = Problem(
                 reason=Reason.CHANGE_PENDING,
                 message="spec.trainable was changed; trials run the new one when the attempts that run have ended "
                 f"without a result. To end them: trialpod suspend {self._name} -n {self._namespace}; then resume it",
             )
             return running
-        await self._correct_trainable(wanted, durable)
         return wanted
 
-    async def _correct_trainable(self, wanted: TuneExperiment, durable: DurableExperiment) -> None:
+    async def _correct_trainable(self, wanted: TuneExperiment, durable: DurableExperiment) -> bool:
         """Put the Trainable into the stored document, and open the experiment with it.
 
         The storage has it before any trial can start with it.
+
+        Returns:
+            False if a process has begun with the former one meanwhile; nothing was changed.
         """
         known = {key: value for key, value in durable.plan.document.items() if key != CODE}
         known["manifest"] = msgspec.to_builtins(wanted)
@@ -438,7 +454,9 @@ class ExperimentController:
         await self._code.read(self._services.kube, self._namespace, wanted.spec.trainable)
         place = self._storage.place(wanted)
         document = self._plan(wanted, place, known).document
-        await self.close()
+        if not all(map(is_starting, durable.engine.state.running_trials())):
+            return False
+        await self.close()  # from here on no attempt gets work, until it is open again
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
         def replace() -> None:
@@ -449,6 +467,7 @@ class ExperimentController:
         self._experiment = wanted
         self._corrected = True
         await self._open(wanted)
+        return True
 
     def _leftover_pods(self) -> list[Object]:
         """Return the pods that a finished experiment has left, because the operator was away in that moment."""
@@ -494,12 +513,12 @@ class ExperimentController:
             await gather_all(services.publish_authority(self._namespace), self._refresh_keys(experiment))
         place = self._storage.place(experiment)
         issuer = self._storage.key_issuer(experiment, place)
-        if issuer is not None and not only_stored and not self._services.cache.has_trials(self.key):
+        begun = self._writer.has_begun
+        if issuer is not None and not only_stored and not (begun or self._services.cache.has_trials(self.key)):
             await issuer.check()  # later it must not hold up trials that continue with the keys that they have
         directory = self._storage.work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
-        begun = self._writer.has_begun
         await self._code.read(services.kube, self._namespace, experiment.spec.trainable)
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
@@ -728,6 +747,14 @@ def queue_of(experiment: TuneExperiment) -> str:
     """Return the queue that an experiment's pods wait in, "" when there is none."""
     given = (experiment.spec.template.get("metadata") or {}).get("labels") or {}
     return str(given.get(QUEUE_LABEL) or (experiment.metadata.labels or {}).get(QUEUE_LABEL) or "")
+
+
+def _can_be_exchanged(former: TuneExperiment, new: TuneExperiment, state: State) -> bool:
+    """Return whether attempts that run can still get another Trainable: none has a process, and no pod shows it."""
+    if not state.running:
+        return True
+    in_pods = any(spec.spec.trainable.config_map_ref or spec.spec.trainable.command for spec in (former, new))
+    return not in_pods and not former.spec.reuse_pods and all(map(is_starting, state.running_trials()))
 
 
 def _soonest(*times: float | None) -> float | None:

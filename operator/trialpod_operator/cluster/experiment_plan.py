@@ -1,4 +1,7 @@
-"""The plan of one experiment in a cluster, from its manifest, its storage and what is stored there. Pure."""
+"""The plan of one experiment in a cluster, from its manifest, its storage and what is stored there.
+
+Pure, but for the earlier experiments that are read before the first start; so the first plan is made in a thread.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import TrainableRef
-from trialpod.tune.search.searcher import Searcher
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.config_map_code import CODE
@@ -43,12 +45,15 @@ def make_plan(
         code: of the Trainable, where that is in a ConfigMap.
 
     Raises:
-        InvalidInputError: another experiment is stored there.
+        InvalidInputError: another experiment is stored there, or an earlier one that it names teaches nothing.
+        StorageError: an earlier one cannot be read.
     """
     if stored is not None:
         refuse_other(experiment, namespace, stored)
-    plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code))
-    _open_earlier_through(plan.search, EarlierExperiments(place.uri, place.own))
+    earlier = EarlierExperiments(place.uri, place.own, namespace)
+    plan = plan_from_manifest(
+        experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code), earlier=earlier
+    )
     document = {**plan.document, "storage": place.uri, "namespace": namespace}
     settings = plan.settings
     if stored is not None and isinstance(name := stored.get(TRAINABLE_NAME), str):
@@ -63,13 +68,6 @@ def make_plan(
         grace_s=grace_seconds(experiment.spec),
         document=document,
     )
-
-
-def _open_earlier_through(search: object, opener: EarlierExperiments) -> None:
-    searcher = getattr(search, "searcher", None)
-    while isinstance(searcher, Searcher):  # a limiter has another one within
-        searcher.open_earlier = opener
-        searcher = getattr(searcher, "searcher", None)
 
 
 def refuse_other(experiment: TuneExperiment, namespace: str, stored: Mapping[str, Any]) -> None:

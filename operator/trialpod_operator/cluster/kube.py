@@ -22,6 +22,7 @@ from trialpod.errors import TrialpodError
 from trialpod_operator.api.api_errors import ConflictError, NotFoundError, UnreachableError, api_error
 from trialpod_operator.cluster.metrics.instruments import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
+from trialpod_operator.cluster.work_queue import FairRoom
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
@@ -66,9 +67,9 @@ class Kube:
         self._client = client
         self._no_answer: tuple[type[Exception], ...] = (OSError, TimeoutError, ClientError, *client_errors)
         self._timeout_s = timeout_s
-        self._room = asyncio.Semaphore(PARALLEL)
-        self._dedicated = {start: asyncio.Semaphore(room) for start, room in DEDICATED_LIMITS.items()}
-        self._logs = asyncio.Semaphore(MAX_LOG_REQUESTS)
+        self._room = FairRoom(PARALLEL)
+        self._dedicated = {start: FairRoom(room) for start, room in DEDICATED_LIMITS.items()}
+        self._logs = FairRoom(MAX_LOG_REQUESTS)
         self.requests = 0
         self.lease_valid: Callable[[], bool] = lambda: True
         """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`."""
@@ -162,7 +163,7 @@ class Kube:
             return data.decode("utf-8", "replace")
         return json.loads(data) if data else {}
 
-    def _room_for(self, path: str) -> asyncio.Semaphore:
+    def _room_for(self, path: str) -> FairRoom:
         if path.endswith("/log"):
             return self._logs
         return next((room for start, room in self._dedicated.items() if path.startswith(start)), self._room)

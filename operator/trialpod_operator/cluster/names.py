@@ -35,6 +35,18 @@ OBJECT_LABEL = f"{GROUP}/object"
 CONTAINER_ANNOTATION = f"{GROUP}/container"
 """On those pods: the container that runs the trial."""
 
+SHARD_LABEL = f"{GROUP}/shard"
+"""On TuneTrials and pods: the shard of their experiment, by which the watches of a replica can select."""
+
+OPERATORS_LABEL = f"{GROUP}/operators"
+"""On the Leases of operators that share the work: the name of their coordinator's Lease."""
+
+SHARDS_ANNOTATION = f"{GROUP}/shards"
+"""On the coordinator's Lease: which operator serves what (`shards.assignment`)."""
+
+REPLICA_ANNOTATION = f"{GROUP}/replica"
+"""On an operator's own Lease: its address, and what it serves."""
+
 LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
 """On a finished pod that stays: what it printed is in the storage already."""
 

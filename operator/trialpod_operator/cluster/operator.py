@@ -1,8 +1,9 @@
 """The operator's process: kopf watches, the controller decides, the report service listens, all in one event loop.
 
-Order of a start: the API server, the probes, the certificates, the Lease, then the report service and the watches. A
-standby is alive; it is ready only where several operators are wanted (`standby`). Order of an end: the report service
-stops answering, what is under way is committed or dropped (nobody has seen it), the Lease is released. Trials retry.
+Order of a start: the API server, the probes, the certificates, the Lease, then the report service and the watches.
+One that is alone waits until nobody else has the Lease; several have one each, and share the experiments (`shards`).
+Order of an end: the report service stops answering, what is under way is committed or dropped (nobody has seen it),
+the Lease is released. Trials retry.
 
 kopf logs in, discovers, lists and watches, with its settings and its retries. Its last-handled state and its events
 for log records are switched off (`_settings`). Lease, work queue, cache and probes are the operator's own; each says
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import itertools
 import json
 import logging
@@ -32,10 +34,11 @@ from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import Kube
-from trialpod_operator.cluster.lease import LeaderLabel, Lease
-from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS
+from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS, sample_loop_lag
 from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.shards.membership import Membership
+from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.server import ReportServer
 from trialpod_operator.reports.service import ReportService
@@ -49,10 +52,11 @@ LOOP_LATE_S = 30.0
 
 
 async def run_operator(options: OperatorOptions) -> int:
-    """Run until SIGTERM, or until another operator has the Lease; return the exit status."""
+    """Run until SIGTERM, or until another operator has the Lease of one that is alone; return the exit status."""
     share_arenas()
     kube = await Kube.connect()
     process = OperatorProcess(kube, options)
+    freeze_modules()
     try:
         return await process.run()
     finally:
@@ -61,7 +65,7 @@ async def run_operator(options: OperatorOptions) -> int:
 
 
 class OperatorProcess:
-    """One operator: a standby until it holds the Lease, then the leader until it loses it or has to stop.
+    """One operator: it waits for its Lease, then works until it has to stop.
 
     Args:
         kube: the API server.
@@ -74,55 +78,58 @@ class OperatorProcess:
         short = options.service.removesuffix(".cluster.local")
         server_names = [options.service, *({short, f"{short}.cluster.local"} - {options.service}), "localhost"]
         self._authority = StoredAuthority(kube, options.own_namespace, server_names, time.time)
-        self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle)
-        # kopf's peering has no fencing, takes a resource definition of its own, and watches before it leads.
-        self._lease = Lease(
+        ownership = Ownership(options.identity)
+        self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle, ownership)
+        # kopf's peering has no fencing, takes a resource definition of its own, and has one operator at work.
+        self._membership = Membership(
             kube,
             options.own_namespace,
             LEASE_NAME,
             options.identity,
+            ownership,
+            self._controller.release,
+            self._controller.gain,
+            address=options.direct_address,
             facts=options.facts,
-            alone=not options.standby,
+            alone=options.replicas <= 1,
             on_outage=self._controller.note_outage,
         )
-        self._label = LeaderLabel(kube, options.own_namespace, options.identity)
 
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
         service = ReportService(self._controller, REPORT_SECONDS.observe)
         self._server = ReportServer(Gate(service, TokenReviewer(review)))
-        # kopf serves liveness only, and only while it runs: a standby answers before that, also about readiness.
+        # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
         probes = {"/healthz": self.liveness, "/readyz": self.readiness}
         self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self.metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
         self._stopping = asyncio.Event()
         self._signalled = False
-        self._standing_by = False
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
     async def run(self) -> int:
-        """Run until SIGTERM, or until the Lease is lost; return the exit status."""
-        standby = asyncio.ensure_future(self._stand_by())
+        """Run until SIGTERM, or until another has the Lease of one that is alone; return the exit status."""
+        joining = asyncio.ensure_future(self._join())
 
         def end() -> None:
             self._signalled = True
-            standby.cancel()
+            joining.cancel()
             self._stopping.set()
 
         # kopf handles signals only while it runs, and process 1 of a container gets none that it does not handle.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, end)
         try:
-            await standby
+            await joining
         except asyncio.CancelledError:
             if not self._signalled:
                 raise
-            logger.info("stopped while standing by")
+            logger.info("stopped while waiting for the Lease")
             return 0
-        await self._begin_to_lead()
+        await self._begin_to_work()
         try:
             await self._watch()
         except Exception as error:
@@ -141,32 +148,27 @@ class OperatorProcess:
             task.cancel()
         await self._server.close(grace_s=2.0)
         await self._controller.close()
-        await self._lease.release()
+        await self._membership.leave()
         await self._probes.close()
 
-    # -- a standby, then the leader --
+    # -- waiting, then at work --
 
-    async def _stand_by(self) -> None:
-        # A standby is alive before it leads.
+    async def _join(self) -> None:
+        # One that waits is alive.
         await self._probes.start(self._options.host, self._options.probe_port)
         self._in_background(self._beat())
+        self._in_background(sample_loop_lag())
         await self._authority.begin()
-        # The process before this one may have left the label on the pod.
-        if self._options.standby:
-            await self._label.clear()
-        self._standing_by = True
-        await self._lease.acquire()
+        await self._membership.join()
 
-    async def _begin_to_lead(self) -> None:
-        logger.info("this operator is the leader: %s", self._options.identity)
-        self._kube.lease_valid = self._lease.lease_valid
-        # The leader before may have renewed the certificates meanwhile.
+    async def _begin_to_work(self) -> None:
+        logger.info("this operator is at work: %s", self._options.identity)
+        self._kube.lease_valid = self._membership.lease_valid
+        self._in_background(self._membership.keep()).add_done_callback(lambda _: self._stopping.set())
+        # The operator before may have renewed the certificates meanwhile.
         await self._authority.begin()
-        self._in_background(self._lease.keep()).add_done_callback(lambda _: self._stopping.set())
-        # The Service sends reports here only after the server listens.
+        # Reports come only after the server listens, and this pod is ready.
         await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
-        if self._options.standby:
-            self._in_background(self._label.set())
         self._controller.start()
         self._in_background(self._renew_certificates())
         self._in_background(self._trim())
@@ -195,17 +197,23 @@ class OperatorProcess:
         return late < LOOP_LATE_S, f"the event loop is {late:.1f} s late"
 
     def readiness(self) -> tuple[bool, str]:
-        """Return whether this process serves, or stands by where several operators are wanted."""
-        if not self._lease.held:
-            return self._options.standby and self._standing_by, "standing by: another operator is the leader"
-        queue = self._controller.queue.depth
-        return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} queued"
+        """Return whether this process can serve."""
+        membership = self._membership
+        if not membership.joined:
+            return False, "waiting for the Lease: another operator is at work"
+        if self._options.replicas > 1 and not membership.lease_valid():
+            return False, "the Lease could not be renewed: another operator may serve what this one served"
+        shards, queue = len(membership.ownership.serving), self._controller.queue.depth
+        serves = f"{shards} shards, {self._controller.open_count} experiments open, {queue} queued"
+        return self._watching.is_set(), serves
 
     def metrics(self) -> str:
         """Return the page for Prometheus."""
         return page(
-            self._controller.cache.experiments,
-            active=self._lease.held,
+            self._controller.own_experiments(),
+            active=self._membership.joined,
+            shards=self._controller.shard_loads(),
+            unserved=self._membership.unserved(),
             queue_depth=self._controller.queue.depth,
             open_count=self._controller.open_count,
             accounts=self._controller.accounts(),
@@ -328,6 +336,16 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("trialpod", "trialpod_operator"):
         logging.getLogger(name).setLevel(level)
+
+
+def freeze_modules() -> None:
+    """Take what was imported out of what the garbage collector looks at: it stays as long as the process.
+
+    A full collection scans all objects, and nothing else runs meanwhile: 78 ms with 10,000 finished trials, of which
+    62 ms are for modules (101,000 of 131,000 objects).
+    """
+    gc.collect()
+    gc.freeze()
 
 
 ARENAS = 2

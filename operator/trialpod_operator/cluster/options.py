@@ -44,7 +44,8 @@ class OperatorOptions:
         scoped: how those are made where the manifest does not say.
         work_dir: for open experiments; may be lost at any time.
         identity: of this process, for the Lease; in a pod, the pod's name.
-        standby: there are more operators than this one; those that wait for the Lease are ready, too.
+        replicas: how many operators share the work.
+        pod_address: IP address at which the trials' pods reach this one of them.
         log_level: of the operator's logs.
         ui_address: of the cluster's page; "" = there is none.
         trial_kinds: kinds of which trials may be objects, "apiVersion/kind" -> plural.
@@ -65,7 +66,8 @@ class OperatorOptions:
     scoped: ScopedCredentials = field(default_factory=ScopedCredentials)
     work_dir: str = "/trialpod"
     identity: str = "operator"
-    standby: bool = False
+    replicas: int = 1
+    pod_address: str = ""
     log_level: str = "INFO"
     ui_address: str = ""
     trial_kinds: Mapping[str, str] = field(default_factory=dict)
@@ -106,12 +108,19 @@ class OperatorOptions:
             always_scoped=_scoped_always(env),
             scoped=_scoped(env),
             work_dir=env.get(variables.WORK_DIR) or "/trialpod",
-            standby=env.get(variables.STANDBY, "").lower() == "true",
+            replicas=_number(env, variables.REPLICAS, 1),
+            pod_address=env.get(variables.POD_ADDRESS, ""),
             identity=env.get("POD_NAME") or f"process-{os.getpid()}",
             log_level=env.get(variables.LOG_LEVEL, "INFO").upper(),
             ui_address=env.get(variables.UI_ADDRESS, ""),
             trial_kinds=_trial_kinds(env),
         )
+
+    @property
+    def direct_address(self) -> str:
+        """Where attempts reach this operator and no other: "host:port", "" when that is not known."""
+        host = f"[{self.pod_address}]" if ":" in self.pod_address else self.pod_address
+        return f"{host}:{self.report_port}" if host else ""
 
     @property
     def facts(self) -> dict[str, str]:

@@ -1,5 +1,8 @@
 """A work queue of keys, as in client-go: equal keys are merged, and one key is never processed concurrently.
 
+And the room for requests that keys share, which `FairRoom` gives them in turn: an experiment that has thousands to
+make keeps another one waiting for a single request.
+
 Own code, because Python's client has none, and kopf queues events of one object instead of keys of one experiment.
 
 Invariants: a key added while it is processed is processed again afterwards. A failed key is retried with backoff,
@@ -11,13 +14,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 BACKOFF_S = 0.5
 MAX_BACKOFF_S = 60.0
 
 Work = Callable[[str], Awaitable[float | None]]
+
+_KEY: contextvars.ContextVar[str] = contextvars.ContextVar("key", default="")
+
+
+class FairRoom:
+    """Lets so many requests be under way at once; those of different keys come in turn when they have to wait.
+
+    Args:
+        size: how many.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by key; the first is next
+
+    async def __aenter__(self) -> None:
+        if self._free and not self._waiting:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(_KEY.get(), deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._next()  # it had its turn, and does not use it
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting:
+            key, turns = next(iter(self._waiting.items()))
+            del self._waiting[key]
+            turn = turns.popleft()
+            if turns:
+                self._waiting[key] = turns  # behind the others
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 class WorkQueue:
@@ -120,6 +167,7 @@ class WorkQueue:
             key = await self._ready.get()
             self._queued.discard(key)
             self._active.add(key)
+            _KEY.set(key)
             again_in: float | None = None
             self.passes += 1
             began = asyncio.get_running_loop().time()

@@ -165,6 +165,8 @@ def _fish(found: Sequence[Usage]) -> str:
     lines = [
         "# trialpod: completion for fish. To load it: trialpod completion fish | source",
         "complete -c trialpod -n __fish_use_subcommand -f -a help -d 'show the help of a command'",
+        "complete -c trialpod -n '__fish_seen_subcommand_from help' -f -a "
+        + _fish_quoted(" ".join(usage.name for usage in found)),
     ]
     for usage in found:
         lines.append(

@@ -151,6 +151,8 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidInputError(
             f"explain {options.trial}: name the experiment too: trialpod explain {options.trial} NAME"
         )
+    if options.location is None:
+        _refuse_experiment(options.trial)
     location = newest_experiment() if options.location is None else target.location(options.location, options)
     if location is not None:
         with reading(location) as experiment:
@@ -160,6 +162,14 @@ def run(options: argparse.Namespace) -> int:
         reading(uri, storage) as experiment,
     ):
         return show(experiment, _trial_id(api, item, options.trial), options)
+
+
+def _refuse_experiment(asked: str) -> None:
+    """Raise InvalidInputError if what stands for the trial is an experiment here, and no trial is named."""
+    from trialpod_operator.view.reading import is_experiment
+
+    if any(is_experiment(Path(folder, asked)) for folder in (".", target.LOCAL_FOLDER)):
+        raise InvalidInputError(f"{asked} is an experiment; name one of its trials first: trialpod explain 0 {asked}")
 
 
 def _trial_id(api: Experiments, item: Json, asked: str) -> str:

@@ -18,15 +18,13 @@ from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.cluster import names
 from trialpod_operator.commands import target
+from trialpod_operator.view.rerun import rerun_arguments
 
 if TYPE_CHECKING:
     from trialpod.storage.lock import LockHolder
     from trialpod_operator.view.reading import ReadExperiment
 
 Json = dict[str, Any]
-
-_OWN_OPTIONS = ("--retry-failed", "--from-scratch", "--fresh")
-_OWN_VALUES = ("--retry-trial",)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +34,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "trial",
         metavar="TRIAL",
         nargs="*",
+        default=[],
         help="these only: their ids, numbers, or TuneTrials (default: all failed)",
     )
     parser.add_argument(
@@ -156,28 +155,19 @@ def retry_arguments(holder: LockHolder | None, folder: Path, ids: list[str], *, 
         raise InvalidInputError(f"nobody knows how {folder} was run; {remedy}")
     if Path(holder.directory) != Path(os.path.abspath(folder)):
         raise InvalidInputError(f"{folder} was {holder.directory} when it was run, and was moved since; {remedy}")
-    words = holder.arguments
-    at = next((i for i, word in enumerate(words) if os.path.basename(word) == "trialpod"), None)
-    rest = words[at + 1 :] if at is not None else []
-    if "run" not in rest:
-        place = shlex.join(words)
+    ours = [option for each in ids for option in ("--retry-trial", each)] or ["--retry-failed"]
+    arguments = rerun_arguments(holder, [*ours, *(["--from-scratch"] if from_scratch else [])])
+    if arguments is None:
+        place = shlex.join(holder.arguments)
         raise InvalidInputError(
             f"{folder} was run by `{place}`, which has no option for it; in Python: "
             f"Tuner.restore({str(folder)!r}, trainable, resume_errored=True).fit(), or trialpod run SCRIPT "
             "--retry-failed from the first run on"
         )
-    end = rest.index("--") if "--" in rest else len(rest)
-    if "-" in rest[:end]:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "-" in arguments[:end]:
         raise InvalidInputError(f"the manifest of {folder} came from standard input; {remedy}")
-    kept: list[str] = []
-    skip = False
-    for word in rest[:end]:
-        if not skip and word not in _OWN_OPTIONS and word not in _OWN_VALUES:
-            kept.append(word)
-        skip = not skip and word in _OWN_VALUES
-    ours = [option for each in ids for option in ("--retry-trial", each)] or ["--retry-failed"]
-    kept[kept.index("run") + 1 : kept.index("run") + 1] = [*ours, *(["--from-scratch"] if from_scratch else [])]
-    return [*kept, *rest[end:]]
+    return arguments
 
 
 def _failed_here(experiment: ReadExperiment, wanted: list[str]) -> list[str]:

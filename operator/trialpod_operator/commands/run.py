@@ -99,6 +99,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.summary import RunCommand, command_ways, exit_status, summarize
     from trialpod_operator.experiment.plan import plan_from_manifest
+    from trialpod_operator.experiment.warm_start import EarlierHere
     from trialpod_operator.local.command_line import document_of
     from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 
@@ -134,7 +135,8 @@ def _run_manifest(args: argparse.Namespace) -> int:
     )
 
     def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
-        return plan_from_manifest(experiment, folder, stored, storage_uri)
+        earlier = EarlierHere(directory.parent, storage_uri, experiment.name)
+        return plan_from_manifest(experiment, folder, stored, storage_uri, earlier=earlier)
 
     display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
     follow = followed_trials(args, default=_verbosity(args) > 0)

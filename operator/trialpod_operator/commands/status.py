@@ -75,7 +75,7 @@ def _cluster_status(options: argparse.Namespace) -> int:
         if options.watch:
             return watch(api, item, flags, json=options.json, verbose=options.verbose)
         trials = api.trials(options.name)
-        silence = api.operator_silence(time.time())
+        silence = api.operator_silence(time.time(), str(item["metadata"].get("uid") or ""))
     now = time.time()
     view = view_of(item, trials, now=now, rows=None)
     _print_table(view, view_of(item, trials, now=now, rows=options.limit).rows, options)

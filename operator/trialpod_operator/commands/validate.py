@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, nearest
 
 if TYPE_CHECKING:
     from trialpod.protocol.command import CommandSpec
@@ -104,13 +105,12 @@ def _run(arguments: Namespace) -> int:
             print(f"trialpod: {error}", file=sys.stderr)
             status = 2
             continue
-        if arguments.imports:
-            folder = Path.cwd() if path == "-" else Path(path).resolve().parent
-            report = replace(
-                report,
-                problems=report.problems + _import_problems(report, folder),
-                warnings=report.warnings + _missing_parameters(report, folder),
-            )
+        folder = Path.cwd() if path == "-" else Path(path).resolve().parent
+        hints = _entry_point_hints(report, folder)
+        problems = _import_problems(report, folder) if arguments.imports else []
+        # What cannot be imported is shown once.
+        shown = [] if problems else hints
+        report = replace(report, problems=report.problems + problems, warnings=report.warnings + shown)
         if not _show(report):
             status = max(status, 1)
     return status
@@ -141,25 +141,43 @@ def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
     return found
 
 
-def _missing_parameters(report: FileReport, folder: Path) -> list[Problem]:
-    """Return what functions in files beside the manifest read from their config without its being searched."""
-    from trialpod.runner import inline_source
-
+def _entry_point_hints(report: FileReport, folder: Path) -> list[Problem]:
+    """Return what the files beside a manifest tell of its entry points. An image may have other files."""
     found = []
     for checked in report.experiments:
         if checked.experiment is None or checked.experiment.spec.trainable.entrypoint is None:
             continue
         spec = checked.experiment.spec
-        module, _, name = (spec.trainable.entrypoint or "").partition(":")
-        file = folder.joinpath(*module.split(".")).with_suffix(".py")
-        if not file.is_file() or (spec.search_algorithm is not None and spec.search_algorithm.parameters):
-            continue
-        source = file.read_text(encoding="utf-8", errors="replace")
-        if inline_source.syntax_problem(source) is None:
-            missing = inline_source.missing_parameters(source, name, spec.search_space or {})
-            if missing is not None:
-                found.append(checked.document.problem(("spec", "trainable", "entrypoint"), missing))
+        hint = _entry_point_hint(
+            spec.trainable.entrypoint or "",
+            folder,
+            None
+            if spec.search_algorithm is not None and spec.search_algorithm.parameters
+            else spec.search_space or {},
+        )
+        if hint is not None:
+            found.append(checked.document.problem(("spec", "trainable", "entrypoint"), hint))
     return found
+
+
+def _entry_point_hint(entrypoint: str, folder: Path, space: Mapping[str, Any] | None) -> str | None:
+    from trialpod.runner import inline_source
+
+    module, _, name = entrypoint.partition(":")
+    path = folder.joinpath(*module.split("."))
+    file = path.with_suffix(".py")
+    if not file.is_file():
+        beside = [each.stem for each in folder.glob("*.py")]
+        guess = None if path.is_dir() or "." in module else nearest(module, beside)
+        return f"{module}.py is not beside the manifest; did you mean {guess}:{name}?" if guess else None
+    source = file.read_text(encoding="utf-8", errors="replace")
+    if (mistake := inline_source.syntax_problem(source)) is not None:
+        return f"{file.name}, {mistake}"
+    names = inline_source.defined_names(source)
+    if names is not None and name.partition(".")[0] not in names:
+        guess = nearest(name, names)
+        return f"{file.name} does not define {name}" + (f"; did you mean {guess}?" if guess else "")
+    return None if space is None else inline_source.missing_parameters(source, name, space)
 
 
 def _program_problem(command: CommandSpec, folder: Path) -> str | None:

@@ -193,8 +193,8 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
             continue
         shown.add(each["message"])
         alike = (c for c in found["conditions"].values() if c["message"] == each["message"])
-        since = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
-        lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
+        when = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
+        lines.append(f"  {kind}={each['status']} {each['reason']}, {when}: {one_line(str(each['message']))}")
     if found["waiting"]:
         lines += ["", "pending trials:"]
         for each in found["waiting"][:MAX_GROUPS]:
@@ -318,6 +318,7 @@ def local_findings(view: ExperimentView, found: Activity, now: float) -> Json:
         "process": holder.pid if holder is not None and found.runs else None,
         "running_for_s": now - holder.started if holder is not None and found.runs else None,
         "command": found.command,
+        "retry_command": found.retry_command,
         "host": found.elsewhere,
         "orphans": list(found.orphans),
         "deadline_s": view.progress_deadline_s,
@@ -351,9 +352,8 @@ def local_next_steps(found: Json, place: str) -> list[str]:
         steps.append(f"run it again where it was started, it resumes{again}")
     if found["failed"]:
         steps.append(f"{program()} logs {where} {found['failed'][0]['trial']} shows what the trial printed")
-        if "trialpod run" in found["command"] and state != RUNNING:
-            retry = " ".join([found["command"].replace(" --retry-failed", ""), "--retry-failed"])
-            steps.append(f"what failed runs again, once the cause is corrected, by: {retry}")
+        if found["retry_command"] and state != RUNNING:
+            steps.append(f"what failed runs again, once the cause is corrected, by: {found['retry_command']}")
     if state in ("Succeeded", "Stopped"):
         steps.append(f"{program()} best {where} prints the best parameters")
     return steps
@@ -416,7 +416,7 @@ def _explain_in_cluster(options: argparse.Namespace) -> int:
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
         if any(each["reason"] == Reason.QUEUED for each in found["waiting"]):
             found["queues"] = queue_lines(api, options.name)
-        if silence := api.operator_silence(time.time()):
+        if silence := api.operator_silence(time.time(), item["metadata"].get("uid", "")):
             found["operator"] = silence
     print(json.dumps(found, indent=2) if options.json else text(found, time.time(), flags))
     return 0

@@ -52,6 +52,7 @@ class Attempts:
         trial = self._state.current_trial(event.trial_id, event.attempt)
         if trial is not None:
             trial.locate_attempt(event.pid, event.hostname, event.node_ip, event.reused_pod)
+            self._state.standings.begun(trial)
             accounting.start_work(self._state, trial, event.resources)
             self._deadline.note(trial)
 
@@ -98,7 +99,7 @@ class Attempts:
         stops = decision == "stop" or trial.completion_reported or end.cause in ("completed", "stopped")
         if end.cause == "failed" and end.after_completion:
             accounting.end_attempt(state, trial, now, None)
-            trial.fail(end)
+            state.fail(trial, end)
             self._endings.fail(trial, now)
         elif end.cause == "failed" and (had_failed or not stops):
             accounting.end_attempt(state, trial, now, accounting.FAILED)
@@ -146,7 +147,7 @@ class Attempts:
             self._endings.stop_all_unless_stopping({"source": "metric", "message": trial.error}, now)
 
     def _fail(self, trial: Trial, end: AttemptEnd, now: float) -> None:
-        trial.fail(end)
+        self._state.fail(trial, end)
         limit = self._state.required_settings.max_failures
         may_retry = end.retry and (limit < 0 or trial.failures <= limit)
         if may_retry and trial.current.decision == "stop":
@@ -189,7 +190,7 @@ class Attempts:
         self._actions.add(TrialRequeued(trial, "paused", source))
 
     def _disrupt(self, trial: Trial, end: AttemptEnd, now: float) -> None:
-        trial.disrupt(now)
+        self._state.disrupt(trial, now)
         self._state.move(trial, PENDING)
         reason: dict[str, Any] = {"source": end.cause, "error": shorten(end.error)}
         trial.log_decision(now, "disruption", reason)

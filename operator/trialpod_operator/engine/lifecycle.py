@@ -138,7 +138,7 @@ class Lifecycle:
         if state.flags.finished or state.flags.stopping:
             self._reopen()
         for trial in failed:
-            trial.reopen(from_scratch=event.from_scratch)
+            state.reopen_trial(trial, from_scratch=event.from_scratch)
             if event.from_scratch:
                 state.drop_exploits(trial)
             trial.log_decision(now, "retry", {"source": "user", "from_scratch": event.from_scratch})

@@ -124,9 +124,7 @@ def front(state: State) -> list[Trial]:
 def evaluations(state: State) -> dict[str, Evaluation]:
     """Return what repeats showed, by the id of their original; nothing while any of them has not ended."""
     values: dict[str, list[float]] = {}
-    for trial in state.get_trials():
-        if not trial.repeat_of:
-            continue
+    for trial in state.standings.repeats:
         if not trial.ended:
             return {}
         whole = trial.status == TERMINATED and not (trial.stopped and is_early_stop(trial.stop_reason))
@@ -147,12 +145,9 @@ def winner(state: State) -> tuple[Trial | None, Evaluation | None]:
         best = next(iter(front(state)), None)
         return best, None
     found = evaluations(state) if settings.repeats is not None else {}
-    order = ranked(state)
-    if not found:
-        return (order[0] if order else None), None
-    sign = 1.0 if settings.mode == "max" else -1.0
-    repeated = [trial for trial in order if trial.trial_id in found]
+    repeated = [trial for trial in ranked(state) if trial.trial_id in found] if found else []
     if not repeated:
-        return (order[0] if order else None), None
+        return state.standings.best(state.get_trials(), settings.mode), None
+    sign = 1.0 if settings.mode == "max" else -1.0
     best = max(repeated, key=lambda trial: sign * found[trial.trial_id].mean)
     return best, found[best.trial_id]

@@ -18,6 +18,7 @@ from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo
 from trialpod.protocol.values import ResultReader, open_leniently
 from trialpod.protocol.values import number as number_of
 from trialpod.tune.plugins.objectives import Objective, point_of
+from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import ActionList, ResultsApplied
@@ -124,6 +125,7 @@ class Results:
         self._deadline.note(trial)
         trial.set_last_result(bytes(event.results[-1]), _iteration(shown[-1]))
         self._state.count_results(len(shown))
+        self._state.standings.begun(trial)
         self._actions.add(ResultsApplied(trial, event.attempt, shown, opened))
 
     def add_checkpoints(self, trial: Trial, committed: list[CheckpointInfo]) -> None:
@@ -155,7 +157,7 @@ class Results:
                 number = float(value)
             except OverflowError:
                 number = math.inf if value > 0 else -math.inf
-            trial.record_value(number, _iteration(result))
+            self._state.record_value(trial, number, _iteration(result))
             if not trial.repeat_of:
                 self._note_improvement(number)
             if not self._state.flags.measured:
@@ -267,6 +269,8 @@ def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was
     reported = sorted(key for key in result if key not in AUTO_RESULT_KEYS)
     if metric in result:
         return f"the metric '{metric}' is not a number but {result[metric]!r:.60}; report a number under that name"
+    if reported == [DEFAULT_METRIC]:
+        return f"the metric '{metric}' {what}, but a number without a name; report {{'{metric}': number}}"
     shown = ", ".join(reported[:10]) + (f" and {len(reported) - 10} more" if len(reported) > 10 else "")
     close = nearest(metric, reported)
     hint = f"; did you mean '{close}'?" if close else ""

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.engine.choices import ActiveExploit, Change, Created
 from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.standings import Standings
 from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, OpenTrial, Trial
 
 MAX_IMPROVEMENTS = 64
@@ -176,6 +178,7 @@ class State:
         self.running: dict[str, Trial] = {}
         self.counts: dict[str, int] = {}
         self.pins: Counter[tuple[str, str]] = Counter()  # (trial_id, name): checkpoints that others start from
+        self.standings = Standings()
         self.in_use: tuple[dict[str, float], dict[str, float]] | None = None  # cache of `accounting`
         self._ordered: list[Trial] = []
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
@@ -189,8 +192,14 @@ class State:
 
     @property
     def reported(self) -> bool:
-        """Whether a trial has reported a result or saved a checkpoint: code that had no effect may be corrected."""
-        return self.flags.results > 0 or any(trial.next_checkpoint_index for trial in self._ordered)
+        """Whether a trial has reported a result or saved a checkpoint: code that had no effect may be corrected.
+
+        Results without the metric that the experiment is about are none: nothing can be compared with them.
+        """
+        settings = self.settings
+        needs_metric = settings is not None and settings.metric is not None and settings.strict_metric
+        counted = self.flags.measured if needs_metric else self.flags.results > 0
+        return counted or any(trial.next_checkpoint_index for trial in self._ordered)
 
     def get_trials(self) -> Sequence[Trial]:
         """Return all trials in order of creation; not to be changed."""
@@ -224,12 +233,14 @@ class State:
         self._ordered.append(trial)
         self.pending[trial.trial_id] = trial
         self.counts[PENDING] = self.counts.get(PENDING, 0) + 1
+        self.standings.add(trial)
 
     def move(self, trial: Trial, status: str) -> None:
         """Change a trial's status, and with it the queue that it is in."""
         trial_id = trial.trial_id
         if trial.status == RUNNING:
             self.running.pop(trial_id, None)
+            self.standings.starting.discard(trial_id)
         elif trial.status == PAUSED:
             self.paused.pop(trial_id, None)
         elif trial.status == PENDING and self.pending.pop(trial_id, None) is None:
@@ -246,6 +257,7 @@ class State:
             self.paused[trial_id] = trial
         elif status == RUNNING:
             self.running[trial_id] = trial
+            self.standings.starting.add(trial_id)
 
     def wake(self) -> None:
         """Queue the trials whose time has come."""
@@ -310,6 +322,28 @@ class State:
         self._pin(trial, +1)
 
     # -- transitions: the experiment ----------------------------------------------------------------------------
+
+    def fail(self, trial: Trial, end: AttemptEnd) -> None:
+        """Count a failed attempt of the trial."""
+        trial.fail(end)
+        self.standings.failures += 1
+
+    def disrupt(self, trial: Trial, now: float) -> None:
+        """Count a disrupted attempt of the trial."""
+        trial.disrupt(now)
+        self.standings.disruptions += 1
+
+    def reopen_trial(self, trial: Trial, *, from_scratch: bool) -> None:
+        """Let the user retry an ended trial; its failures are counted again."""
+        self.standings.failures -= trial.failures
+        trial.reopen(from_scratch=from_scratch)
+
+    def record_value(self, trial: Trial, number: float, iteration: int | None) -> None:
+        """Store a value of the metric."""
+        before = trial.value
+        trial.record_value(number, iteration)
+        if trial.value != before:
+            self.standings.valued(trial)
 
     def set_settings(self, settings: Settings) -> None:
         """Replace the settings."""
@@ -411,6 +445,7 @@ class State:
             self.counts[trial.status] = self.counts.get(trial.status, 0) + 1
             if trial.status == RUNNING:
                 self.running[trial.trial_id] = trial
+            self.standings.add(trial)
             self._pin(trial, +1)
         pending, delayed, paused = queues
         self.pending = {trial_id: self.trials[trial_id] for trial_id in pending}

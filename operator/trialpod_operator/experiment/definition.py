@@ -55,6 +55,7 @@ def describe(request: ExperimentRequest) -> dict[str, Any]:
         "mode": request.mode,
         "metrics": ", ".join(map(str, request.objectives)) or None,
         "algorithm": request.algorithm,
+        "warm_start": None if request.warm_start is None else str(request.warm_start),
         "scheduler": None if request.scheduler is None else _text(request.scheduler),
         "search_alg": None if search is None else _text(search),
     }

@@ -30,9 +30,11 @@ from trialpod_operator.api.command import command_of
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.rules import check_scheduler, nothing_varies
-from trialpod_operator.api.search_space import compile_search_space, varies
+from trialpod_operator.api.search_space import compile_search_space, lookalikes, varies
 from trialpod_operator.engine.settings import RepeatRules, Settings
 from trialpod_operator.experiment.definition import describe
+from trialpod_operator.experiment.warm_start import KEY as WARM_START
+from trialpod_operator.experiment.warm_start import Earlier, EarlierHere, learn
 
 DEFAULT_GRACE_S = 10.0
 """How long a trial that is asked to end may take to reach a boundary and save its state."""
@@ -98,6 +100,7 @@ def plan_from_manifest(
     stored: Mapping[str, Any] | None,
     storage_uri: str = "",
     trainable: TrainableRef | None = None,
+    earlier: Earlier | None = None,
 ) -> ExperimentPlan:
     """Return the plan for a manifest.
 
@@ -107,9 +110,10 @@ def plan_from_manifest(
         stored: what an earlier start stored (``experiment.json``), None at the first.
         storage_uri: the ``s3://`` URI below which the experiment is kept; "" = only in its directory.
         trainable: where the code is, when that is not beside the manifest.
+        earlier: the experiments that it may learn from; None reads none.
 
     Raises:
-        InvalidInputError: it can run in a cluster, but not here.
+        InvalidInputError: it can run in a cluster, but not here; or an earlier experiment teaches nothing.
     """
     spec = experiment.spec
     seed = spec.seed if spec.seed is not None else (stored or {}).get("seed", None)
@@ -152,9 +156,12 @@ def plan_from_manifest(
     if stored is None:
         check_several(scheduler, objectives)
         check_scheduler(scheduler, space, settings.metric, settings.mode if settings.metric else spec.mode)
+    search = _searcher(spec, space, seed)
+    wanted = None if spec.warm_start is None else msgspec.to_builtins(spec.warm_start)
+    learned, about_earlier = learn(search, wanted, stored, earlier)
     return ExperimentPlan(
         settings=settings,
-        search=_searcher(spec, space, seed),
+        search=search,
         scheduler=scheduler,
         stopper=_combined([create_stopper(s.name, **s.parameters) for s in spec.stoppers]),
         trainable=trainable or trainable_ref(spec.trainable, folder),
@@ -162,7 +169,7 @@ def plan_from_manifest(
         suspend=spec.suspend,
         grace_s=_grace_s(spec),
         remote=_remote(spec, f"{storage_uri}/{experiment.name}") if storage_uri else None,
-        notice=_notice(space, spec.samples, scheduler),
+        notice=_notice(space, spec.samples, scheduler) or about_earlier,
         document={
             "name": experiment.name,
             "storage": f"{storage_uri}/{experiment.name}" if storage_uri else "",
@@ -170,6 +177,7 @@ def plan_from_manifest(
             "total": _total(spec, space),
             "firstRung": rung,
             "manifest": msgspec.to_builtins(experiment),
+            **({} if learned is None else {WARM_START: learned}),
         },
     )
 
@@ -193,6 +201,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
             chosen_seed=request.seed is not None,
         )
     )
+    here = EarlierHere(request.storage_path, request.storage_uri.rpartition("/")[0], request.name)
+    learned, about_earlier = learn(search, request.warm_start, stored, here)
     rung = _first_rung(request.stop, stored) if request.algorithm else None
     name = str((stored or {}).get("name") or request.name)  # its folder may have been renamed since
     stop = request.stop
@@ -239,7 +249,9 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         if request.storage_uri
         else None,
         # A search algorithm may have its own space beside these values.
-        notice=_notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler),
+        notice=_constants(request.param_space)
+        or _notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler)
+        or about_earlier,
         document={
             "name": name,
             "storage": request.storage_uri,
@@ -247,6 +259,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
             "total": search.total,
             "firstRung": rung,
             "definition": definition,
+            **({} if learned is None else {WARM_START: learned}),
         },
     )
 
@@ -261,6 +274,17 @@ def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:
     """Return the mode that only the scheduler or the search algorithm was given."""
     modes = (own_goal(owner)[1] for owner in (request.scheduler, request.search_alg) if owner is not None)
     return next((mode for mode in modes if mode == "max" or mode == "min"), None)
+
+
+def _constants(space: Mapping[str, Any]) -> str:
+    """Return that a script wrote distributions as a manifest does, which are constants in Python; "" when not."""
+    found = lookalikes(dict(space))
+    if not found:
+        return ""
+    which = f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0]
+    return (
+        f"the search space: {which} looks like a distribution and is a constant; write tune.uniform(...) or the like"
+    )
 
 
 def _notice(space: Mapping[str, Any], samples: int, scheduler: TrialScheduler) -> str:

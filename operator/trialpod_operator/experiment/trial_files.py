@@ -21,10 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import StorageError
 from trialpod.protocol.values import open_leniently
 from trialpod.storage.base import storage_error
-from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, PARAMS_FILE, trial_dirname
+from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, PARAMS_FILE, RESULT_FILE, trial_dirname
 from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
 from trialpod.storage.trial_log import EventFile, TrialLog
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
@@ -77,6 +78,12 @@ class TrialFiles:
             StorageError: they cannot be written. On a full disk a run so ends before every trial has failed on it.
         """
         self._open(trial)
+        if under_ray():  # there from the start, as in Ray
+            path = self.path(trial) / RESULT_FILE
+            try:
+                path.touch()
+            except OSError as error:
+                raise storage_error(error, "cannot write", path) from error
 
     def resume(self, trials: Iterable[Trial]) -> None:
         """Open the files of trials that have not ended, as they were at the latest snapshot.

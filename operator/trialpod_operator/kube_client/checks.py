@@ -21,6 +21,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.pending import pending_reason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
+from trialpod_operator.cluster.shards.assignment import SHARDS, shares
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.findings import (
@@ -274,6 +275,10 @@ class Checks:
                 "remove all but one, or give each namespaces of its own: the chart's watchNamespaces",
             )
         version = self.facts.get(names.VERSION_ANNOTATION, "?")
+        shared = shares(self.facts.get(names.SHARDS_ANNOTATION, ""))
+        if len(shared) > 1:
+            each = ", ".join(f"{name} serves {count} of {SHARDS} shards" for name, count in shared.items())
+            where = f"{len(ready)} operators in {meta['namespace']}: {each}"
         return Finding("operator", "ok", f"trialpod {version} is ready: {where}")
 
     def _lease_facts(self, namespace: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from trialpod_operator.api.api_errors import (
 )
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
+from trialpod_operator.cluster.shards.assignment import handover
 from trialpod_operator.kube_client.api import APPLY_PATCH, MERGE_PATCH, KubeClient
 from trialpod_operator.kube_client.kubeconfig import find_access
 
@@ -293,11 +294,12 @@ class Experiments:
         notes = (found.get("metadata") or {}).get("annotations") or {}
         return {key: str(value) for key, value in notes.items() if key.startswith(f"{names.GROUP}/")}
 
-    def operator_silence(self, now: float) -> str | None:
-        """Return that no operator is at work, with the next step; None: one is, or nobody here may know.
+    def operator_silence(self, now: float, uid: str = "") -> str | None:
+        """Return that no operator is at work, or none for an experiment; None: one is, or nobody here may know.
 
         Args:
             now: seconds since the epoch.
+            uid: of the experiment.
         """
         service = self.operator_facts().get(names.REPORTS_ANNOTATION, "")
         host = service.partition("://")[2].partition("/")[0].partition(":")[0].split(".")
@@ -306,16 +308,18 @@ class Experiments:
         namespace = host[1]
         path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{LEASE}"
         try:
-            spec = self.client.request("GET", path).get("spec") or {}
+            lease = self.client.request("GET", path)
         except NotFoundError:
             return f"no operator is at work: there is no Lease {LEASE} in the namespace {namespace}"
         except ApiError:
             return None
+        spec = lease.get("spec") or {}
         renewed = dt.datetime.fromisoformat(str(spec["renewTime"])).timestamp() if spec.get("renewTime") else 0.0
         if not spec.get("holderIdentity"):
             return f"no operator is at work: nobody holds the Lease {LEASE} in the namespace {namespace}"
         if now - renewed <= float(spec.get("leaseDurationSeconds") or 15) + LEASE_CLOCK_SKEW_S:
-            return None
+            notes = (lease.get("metadata") or {}).get("annotations") or {}
+            return handover(str(notes.get(names.SHARDS_ANNOTATION) or ""), uid) if uid else None
         return f"no operator is at work: the Lease {LEASE} in {namespace} was renewed {now - renewed:.0f} s ago"
 
     def _patch(self, resource: str, name: str, body: Json) -> Json:

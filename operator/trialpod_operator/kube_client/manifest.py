@@ -127,6 +127,7 @@ def build_manifest(
         "repeats": None
         if request.repeats is None
         else {("seedParameter" if key == "seed_parameter" else key): each for key, each in request.repeats.items()},
+        "warmStart": request.warm_start,
         "stopWhenNotWorth": request.stop_when_not_worth,
         "algorithm": request.algorithm,
         "scheduler": _scheduler(request, refused),
@@ -228,7 +229,8 @@ def ignored(request: ExperimentRequest) -> list[str]:
 
 
 def _as_argument(problem: str) -> str:
-    return re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
+    problem = re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
+    return re.sub(r"^spec\.warmStart\b", "warm_start", problem)
 
 
 def _trainable(request: ExperimentRequest, uri: str) -> Json:

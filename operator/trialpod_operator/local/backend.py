@@ -32,12 +32,14 @@ from trialpod_operator.engine.vocabulary import SCRIPT
 from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
 from trialpod_operator.experiment.stored import read_stored, stored_in
-from trialpod_operator.experiment.trial_files import complete_result
+from trialpod_operator.experiment.trial_files import complete_result, static_fields
 from trialpod_operator.local.callbacks import Callbacks, LogLinks
 from trialpod_operator.local.existing import Existing
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.slots import Machine, Slots
 from trialpod_operator.local.trial_output import FollowedTrials, follow_all
+
+_PROCESS = ("pid", "hostname", "node_ip")
 
 
 @dataclass
@@ -170,6 +172,8 @@ class LocalBackend:
                         trainable_name=settings.trainable_name if settings else "",
                         failures=trial.failures,
                         created_at=trial.created_at,
+                        process={key: value for key, value in static_fields(trial).items() if key in _PROCESS},
+                        ended_at=trial.ended_at,
                     )
                     for trial in state.trials.values()
                 ],

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import open_leniently
@@ -180,7 +181,7 @@ class Callbacks:
             return
         with self._shown_as(trial, PENDING):
             self._call("on_trial_start", trial)
-        if trial.checkpoint is not None:
+        if trial.checkpoint is not None and not under_ray():  # Ray has the hook, and never calls it
             self._call("on_trial_restore", trial)
 
     def _results(self, trial: Trial, results: list[dict[str, Any]]) -> None:

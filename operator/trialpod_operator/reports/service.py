@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -37,6 +38,7 @@ from trialpod.protocol.messages import (
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
 from trialpod_operator.experiment.durable import NotReadyError
+from trialpod_operator.reports.connection import error as refuse_until
 from trialpod_operator.reports.decode_request import MAX_COUNT, BadRequestError, decode_request
 from trialpod_operator.reports.protocol_mismatch import protocol_mismatch
 
@@ -48,6 +50,22 @@ _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(ReportRequest)
 _assignment_decoder = msgspec.msgpack.Decoder(AssignmentRequest)
 _credentials_decoder = msgspec.msgpack.Decoder(CredentialsRequest)
+
+
+RETRY_AFTER_S = (1.0, 3.0)
+"""An attempt whose experiment nobody serves at the moment asks again after a time between these."""
+
+
+class ElsewhereError(NotReadyError):
+    """Another operator serves the experiment.
+
+    Attributes:
+        address: "host:port" of its report service; "" = nobody serves the experiment at the moment.
+    """
+
+    def __init__(self, message: str, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class Caller(Protocol):
@@ -122,7 +140,8 @@ class Experiments(Protocol):
     def find(self, name: str) -> Served | None:
         """Return the experiment of that name ("name", or "namespace/name" in a cluster).
 
-        None refuses the caller for good; for one that is only not loaded yet, raise `NotReadyError`.
+        None refuses the caller for good; for one that is only not loaded yet, raise `NotReadyError`, for one that
+        another operator serves, `ElsewhereError`.
         """
         ...
 
@@ -161,6 +180,7 @@ class ReportService:
         experiments: where they are found.
         observe: called for each report with the number of seconds its answer took, its commit included.
         timer: monotonic seconds.
+        uniform: a number in [0, 1), which spreads those that ask again.
     """
 
     def __init__(
@@ -168,7 +188,9 @@ class ReportService:
         experiments: Experiments,
         observe: Callable[[float], None] | None = None,
         timer: Callable[[], float] = time.perf_counter,
+        uniform: Callable[[], float] = random.random,
     ) -> None:
+        self._uniform = uniform
         self._experiments = experiments
         self._observe = observe
         self._timer = timer
@@ -217,7 +239,16 @@ class ReportService:
                 belongs_to = self._experiments.experiment_of(caller)
                 if belongs_to and belongs_to != name:
                     return refuse(403, f"pod {caller.pod_name} belongs to {belongs_to} and may not report to {name}")
+            if isinstance(error, ElsewhereError):
+                return self._redirect(error)
             return refuse(503, str(error))
+
+    def _redirect(self, error: ElsewhereError) -> Reply:
+        if error.address:
+            return 421, _encoder.encode(ErrorAnswer(error=str(error), address=error.address))
+        soonest, latest = RETRY_AFTER_S
+        message = f"{error}, and by no other operator at the moment"
+        return refuse_until(503, message, soonest + (latest - soonest) * self._uniform())
 
     def _report(self, served: Served, body: bytes, caller: Caller | None) -> Reply | Awaitable[Reply]:
         request = decode_request(_report_decoder, body)

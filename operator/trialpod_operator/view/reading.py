@@ -20,12 +20,12 @@ from trialpod.storage.lock import LockHolder, is_lock_user, lock_users, read_hol
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod_operator.display.engine_view import build_row, build_view
 from trialpod_operator.display.view import ExperimentView, TrialRow
-from trialpod_operator.display.words import one_line
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.replica.journal_copy import JournalCopy
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.view.recorded_engine import RecordedEngine
+from trialpod_operator.view.rerun import rerun_command
 
 
 class ReadExperiment:
@@ -185,12 +185,13 @@ class Activity:
 
     @property
     def command(self) -> str:
-        """The command line that ran it last, for people; empty when it is not known."""
-        words = self.holder.command.split() if self.holder is not None else []
-        for at, word in enumerate(words):
-            if word.rpartition("/")[2] == "trialpod":
-                return one_line(" ".join(["trialpod", *words[at + 1 :]]))
-        return one_line(" ".join(words))
+        """The command line that runs it again as it ran last, for people; empty when it is not known."""
+        return rerun_command(self.holder)
+
+    @property
+    def retry_command(self) -> str:
+        """The same, and what has failed is retried; empty when `trialpod run` did not run it."""
+        return rerun_command(self.holder, ["--retry-failed"])
 
     @property
     def elsewhere(self) -> str:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from trialpod import variables
+
+
+def under_ray() -> bool:
+    """Return whether ``ray`` is a name of trialpod in this process."""
+    alias = sys.modules.get("trialpod.compat.ray")
+    return alias is not None and bool(alias.installed())
 
 
 def activate(wanted: str) -> None:

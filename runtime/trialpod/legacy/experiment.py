@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.legacy.run_arguments import OLDER, RunArguments, translated
+from trialpod.tune.location.storage_context import StorageContext
+from trialpod.tune.registry import register_trainable
 from trialpod.tune.trial import Trial
 
 __all__ = ["Experiment", "Trial", "_convert_to_experiment_list"]
@@ -98,6 +101,8 @@ class Experiment:
             else:
                 self.stopper = stop if isinstance(stop, Stopper) or not callable(stop) else FunctionStopper(stop)
         RunArguments(where="tune.Experiment", trainable=run, **self.arguments).tuner()  # checks them
+        if under_ray() and not isinstance(run, str):
+            register_trainable(self.run_identifier, run)
 
     @property
     def run_identifier(self) -> str:
@@ -110,7 +115,8 @@ class Experiment:
     def spec(self) -> dict[str, Any]:
         """What it was given, as dicts of experiments name it."""
         apart = ("storage_path", "storage_filesystem", "sync_config")
-        return {"run": self.run_identifier, **{k: v for k, v in self._given.items() if k not in apart}}
+        given = {k: v for k, v in self._given.items() if k not in apart}
+        return {"run": self.run_identifier, **given, "storage": StorageContext(experiment=self.remote_path or "")}
 
     @property
     def remote_path(self) -> str | None:

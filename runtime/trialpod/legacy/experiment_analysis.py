@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 from trialpod.tune.result import Result, check_mode, frame_of, unknown_metric
 from trialpod.tune.result_keys import DEFAULT_METRIC
@@ -108,8 +109,10 @@ class ExperimentAnalysis:
         if default_mode is not None:
             check_mode("ExperimentAnalysis", default_mode)
         self._outcome = experiment
-        self.default_metric = default_metric or experiment.metric
-        self.default_mode = default_mode or experiment.mode
+        # Ray does not read them from the experiment.
+        known = experiment if experiment is given or not under_ray() else None
+        self.default_metric = default_metric or getattr(known, "metric", None)
+        self.default_mode = default_mode or getattr(known, "mode", None)
         if self.default_metric is None and self.default_mode is not None:
             self.default_metric = DEFAULT_METRIC  # what `return 0.3` and `reporter(0.3)` report
         self._trials: list[Trial] | None = None
@@ -235,7 +238,7 @@ class ExperimentAnalysis:
 
         Args:
             metric: None takes the last result of each trial; a metric takes the result in which it was best.
-            mode: "max" or "min"; None takes the experiment's.
+            mode: "max" or "min"; None takes the experiment's, and under the name ``ray`` the last result.
 
         Raises:
             InvalidInputError: a mode without a metric or the reverse, another mode, or a metric that nobody reported.
@@ -246,6 +249,8 @@ class ExperimentAnalysis:
             check_mode("ExperimentAnalysis.dataframe", mode)
             if metric is None:
                 raise InvalidInputError(f"ExperimentAnalysis.dataframe(mode={mode!r}): pass metric=... with it")
+        if mode is None and under_ray():
+            metric = None  # as Ray: without a mode the last result of each trial
         return ResultGrid(self._outcome).get_dataframe(metric, mode)
 
     def get_all_configs(self, prefix: bool = False) -> dict[str, dict[str, Any]]:
@@ -384,11 +389,9 @@ class ExperimentAnalysis:
         )
 
     def _defaults(self, where: str, metric: str | None, mode: str | None) -> tuple[str, str]:
-        from trialpod.compat import ray
-
         given = metric
         metric, mode = metric or self.default_metric, mode or self.default_mode
-        if given and not mode and ray.installed():
+        if given and not mode and under_ray():
             mode = "max"  # the default of Ray 0.8, of whose time such a script is
             logger.warning("ExperimentAnalysis.%s(metric=%r): no mode; the best is taken to be the max", where, given)
         for name, value in (("metric", metric), ("mode", mode)):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, nearest
 from trialpod.legacy.experiment import Experiment
 from trialpod.legacy.experiment_analysis import ExperimentAnalysis
@@ -97,7 +98,8 @@ def run(
         max_failures: how often one trial may fail and be retried.
         fail_fast: as for `FailureConfig`.
         restore: a checkpoint (its path or URI) that trials start from which have none of their own.
-        resume: True or "LOCAL" continues with the experiment of that `name`; "AUTO" does so if there is one.
+        resume: True or "LOCAL" continues with the experiment of that `name`; "AUTO" does so if there is one, as does
+            True under the name ``ray``.
             "+ERRORED" after it resumes failed trials, "+RESTART_ERRORED" lets them start again; "+ERRORED_ONLY" and
             "+RESTART_ERRORED_ONLY" (or "ERRORED_ONLY" alone) leave the unfinished ones as they are.
         resume_config: the same in another form, with `resume`.
@@ -243,7 +245,10 @@ def _outcome(
             )
         unfinished, errored, restart = flags
         tuner._resume_by_name(  # noqa: SLF001 - what `tune.run` has and a Tuner has not
-            unfinished=unfinished, errored=errored, restart=restart, must=base != "AUTO"
+            unfinished=unfinished,
+            errored=errored,
+            restart=restart,
+            must=base != "AUTO" and not (resume is True and under_ray()),
         )
     outcome = tuner.fit().outcome
     for trial in outcome.trials:
@@ -259,7 +264,7 @@ def _analysis(outcomes: Sequence[ExperimentOutcome], raise_on_failed_trial: bool
     if failed and raise_on_failed_trial:
         names = ", ".join(map(str, failed[:_SHOWN_FAILURES]))
         more = f" and {len(failed) - _SHOWN_FAILURES} more" if len(failed) > _SHOWN_FAILURES else ""
-        error = failed[0].get_error()
+        error = failed[0].error
         raise TrialsFailedError(
             f"{len(failed)} of {len(analysis.trials)} trials in {analysis.experiment_path} did not complete: "
             f"{names}{more}. The first: {error or failed[0].status}\nThe results are in the error's .analysis; "
@@ -300,7 +305,7 @@ def _resume(where: str, resume: bool | str | None) -> tuple[str, tuple[bool, boo
 def _experiments(given: Any) -> list[Experiment]:
     if isinstance(given, Experiment):
         return [given]
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and given:
         return [Experiment.from_json(name, spec) for name, spec in given.items()]
     if isinstance(given, (list, tuple)) and given:
         return [experiment for entry in given for experiment in _experiments(entry)]

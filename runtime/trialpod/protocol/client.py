@@ -9,6 +9,8 @@ Invariants:
 * An answer that is not the report service's (a proxy's, garbled, or one that cannot be true) is no answer: nothing
   of it is taken in, and the call is repeated.
 * No call is made before the moment that the server asked to wait for (Retry-After).
+* Of several servers one serves the experiment. The answer 421 names it, and calls go there until it does not answer
+  or refuses for now; then they go to the address again, whose servers know better.
 * One connection per process, used under one lock. Nobody sleeps while holding it.
 """
 
@@ -33,7 +35,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _UNAUTHENTICATED = 401
-_RETRIED = frozenset({_UNAUTHENTICATED, 408, 425, 429})
+_RETRIED = frozenset({_UNAUTHENTICATED, 408, 421, 425, 429})
+_MISDIRECTED, _UNAVAILABLE = 421, 503
+_MAX_REDIRECTS = 2
 _MAX_RETRY_AFTER_S = 300.0
 _UNESCAPED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
 _CALLS: tuple[messages.Call, ...] = ("assignment", "report", "credentials")
@@ -85,6 +89,7 @@ class ReportClient:
         self._backoff = Backoff(uniform=uniform)
         self._token = BearerToken(token_file) if token_file else None
         self._connection = connection or Connection(address, authorization=self._token, ca_file=ca_file)
+        self._redirected = False
         self._paths = {call: messages.path(_escaped(experiment), call) for call in _CALLS}
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_assignment = msgspec.msgpack.Decoder(messages.AssignmentAnswer).decode
@@ -132,8 +137,9 @@ class ReportClient:
             TransportError: no usable answer; `not_before` says when to try again.
             RefusedError: the server refused the call for good.
         """
+        status = 0
         try:
-            status, data = self._connection.post(self._paths[name], body, timeout_s=timeout_s)
+            status, data = self._post(self._paths[name], body, timeout_s)
             if status == _UNAUTHENTICATED and self._token is not None:
                 self._token.refused()
             if status >= 500 or status in _RETRIED:
@@ -141,7 +147,10 @@ class ReportClient:
             refusal = None if 200 <= status < 300 else _refusal(status, data)
             answer = _read_as(read, data) if refusal is None else None
         except TransportError as error:
-            delay = max(self._backoff.failed(), min(self._connection.retry_after_s or 0.0, _MAX_RETRY_AFTER_S))
+            delay = self._backoff.failed()
+            if asked_s := min(self._connection.retry_after_s or 0.0, _MAX_RETRY_AFTER_S):
+                # Who says when it is worth asking again knows better than the number of failures.
+                delay = asked_s if status == _UNAVAILABLE else max(delay, asked_s)
             self.not_before = self.clock() + delay
             self._complain(error)
             raise
@@ -153,6 +162,28 @@ class ReportClient:
         if refusal is not None:
             raise RefusedError(refusal or f"the report service answered {status}", status)
         return cast("T", answer)
+
+    def _post(self, path: str, body: bytes, timeout_s: float | None) -> tuple[int, bytes]:
+        """Send a request to the server that serves the experiment."""
+        connection = self._connection
+        for _ in range(1 + _MAX_REDIRECTS):
+            try:
+                status, data = connection.post(path, body, timeout_s=timeout_s)
+            except TransportError:
+                if not self._redirected:
+                    raise
+                self._redirect("")
+                continue
+            if status != _MISDIRECTED:
+                break
+            self._redirect(_owner(data))
+        if status >= 500 and self._redirected:
+            self._redirect("")  # it may be cut off, and another one serve the experiment
+        return status, data
+
+    def _redirect(self, target: str) -> None:
+        self._connection.redirect(target)
+        self._redirected = target != ""
 
     def _read_assignment(self, data: bytes) -> messages.AssignmentAnswer:
         answer = self._decode_assignment(data)
@@ -201,6 +232,16 @@ def _read_as(read: Callable[[bytes], T], data: bytes) -> T:
 
 def _read_credentials(data: bytes) -> messages.CredentialsAnswer:
     return msgspec.msgpack.decode(data, type=messages.CredentialsAnswer)
+
+
+def _owner(data: bytes) -> str:
+    try:
+        owner = msgspec.msgpack.decode(data, type=messages.ErrorAnswer).address
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        owner = ""
+    if not owner:
+        raise TransportError("the report service says that another one is in charge, and not which one")
+    return owner
 
 
 def _refusal(status: int, data: bytes) -> str:

@@ -15,6 +15,7 @@ Invariants:
   taken for the answer to the next request.
 * A request is sent a second time only when a kept-alive connection turned out to be dropped before the first byte
   of the answer. Callers send only what the server may receive twice.
+* A server to which requests were redirected proves that it is the address's, by its certificate, before it gets any.
 * The certificates to trust are read again for each connection: an authority that replaces its own is followed by a
   process that runs for days.
 """
@@ -87,6 +88,7 @@ class Connection:
         self._authorization = authorization
         self._ca_file = ca_file
         self._scheme, self._target, self._host = _parse(address)
+        self._elsewhere = ""
         self._socket: socket.socket | None = None
         self.retry_after_s = None
 
@@ -136,6 +138,22 @@ class Connection:
             self.close()
             raise
 
+    def redirect(self, target: str) -> None:
+        """Send the next requests to another server, which has to prove that it is the address's; "" = to the address.
+
+        Args:
+            target: "host:port". Its certificate is compared with the host of `address`.
+
+        Raises:
+            TransportError: the target is none, or the address is no host's.
+        """
+        host, _, port = target.rpartition(":")
+        if target and (self._scheme == "unix" or not host or not _is_number(port)):
+            raise TransportError(f"{self.address} sends this process to {target[:100]!r}, which is no host and port")
+        if target != self._elsewhere:
+            self.close()
+            self._elsewhere = target
+
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
         if self._socket is not None:
@@ -152,7 +170,7 @@ class Connection:
                 connection.close()
                 raise
             return connection
-        host, _, port = self._target.rpartition(":")
+        host, _, port = (self._elsewhere or self._target).rpartition(":")
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=self._connect_timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
@@ -171,7 +189,8 @@ class Connection:
                 context = ssl.create_default_context(cafile=self._ca_file)
             except OSError as error:
                 raise TransportError(f"the certificates in {self._ca_file} cannot be read: {error}") from error
-            return context.wrap_socket(connection, server_hostname=host.strip("[]"))
+            name = self._target.rpartition(":")[0]
+            return context.wrap_socket(connection, server_hostname=name.strip("[]"))
         except BaseException:
             connection.close()
             raise

@@ -23,6 +23,8 @@ Invariants:
 * An attempt that `asks_to_delete` names the checkpoints that it no longer needs (`unneeded_checkpoints`) and removes
   those that an answer calls `deletable`. The server forgets a checkpoint before it says so, and refuses while another
   trial is to start from it: so nothing that an attempt may still have to read is ever removed.
+* Of several servers one serves an experiment. Another answers 421 with that one's address, and an attempt asks there
+  until it gets no answer; then it asks at its first address again. 503 with a Retry-After: nobody serves it.
 * Unknown fields are ignored; a field that changes the meaning of others comes with a new version.
 """
 
@@ -262,6 +264,7 @@ class ErrorAnswer(Message):
     """The body of every 4xx and 5xx answer."""
 
     error: str
+    address: str = ""  # with 421: "host:port" of the server that serves the experiment, under the same certificate
 
 
 Call = Literal["assignment", "report", "credentials"]

@@ -1,10 +1,11 @@
-"""How the user's objects are pickled: cloudpickle, with two additions.
+"""How the user's objects are pickled: cloudpickle, with three additions.
 
 * A class or function of ``__main__`` is looked up by its name where the pickle is loaded, before its code in the
   pickle is used. So ``config["activation"] is Activation.RELU`` holds in the script, in the trials, and in the script
   that restores the experiment.
 * What can be pickled and not be loaded again (a proxy whose ``__getattr__`` needs an attribute that it does not have
   yet) is refused when it is pickled.
+* Code keeps the name of its file, which cloudpickle 3.1.3 drops: a trial's traceback names the user's file and line.
 
 Invariants: cloudpickle is imported only when something is pickled; loading needs `pickle` and this module.
 """
@@ -48,14 +49,22 @@ def _pickler() -> Any:
             self._by_name = by_name
 
         def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, types.CodeType):
+                make, arguments, *_ = self.dispatch_table[types.CodeType](obj)
+                return code_of_file, (obj.co_filename, make, arguments)
             if isinstance(obj, (type, types.FunctionType)):
                 if self._by_name and _in_main(obj):
-                    return of_main, (obj.__qualname__, cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL))
+                    return of_main, (obj.__qualname__, dumps(obj))
             elif hasattr(type(obj), "__getattr__"):
                 _check_loadable(obj)
             return super().reducer_override(obj)
 
     return Pickler
+
+
+def code_of_file(file: str, make: Callable[..., types.CodeType], arguments: tuple[Any, ...]) -> types.CodeType:
+    """Return a code object with the name of the file that it was written in."""
+    return make(*arguments).replace(co_filename=file)
 
 
 def of_main(qualname: str, code: bytes) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import TrainableError
 from trialpod.legacy.run_options import export_formats, restore_path
 from trialpod.protocol.messages import CheckpointInfo
@@ -42,6 +43,7 @@ class ClassRunner:
         self.trainable: Trainable | None = kept
         self._attempt = attempt
         self._config = config
+        self._as_ray = under_ray()
         self._session = Session(attempt.info, attempt, reports=False)
         self._warned = False
 
@@ -122,6 +124,8 @@ class ClassRunner:
             elif rules.at_end if done else (self._taken_away() or self._decides(result)):
                 # Saved before it is sent: at a horizon, the answer may come too late.
                 info = self._save_if_possible(trainable, result)
+            if self._as_ray:  # where the results of a class do not name its checkpoints
+                result.pop("checkpoint_dir_name", None)
             outcome = attempt.send(result, info, done)
             if outcome is None:
                 if not self._taken_away():

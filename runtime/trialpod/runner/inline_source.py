@@ -97,6 +97,36 @@ def candidates(source: str) -> list[str]:
     return [name for name in left if name not in called] or left
 
 
+def defines_nothing(source: str) -> bool:
+    """Return whether nothing in a source can make a function or a class.
+
+    Raises:
+        SyntaxError: the source is not Python of this version.
+    """
+    makers = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Call)
+    return not any(isinstance(node, makers) for node in ast.walk(ast.parse(source)))
+
+
+def defined_names(source: str) -> set[str] | None:
+    """Return the names that a module has; None when its text does not tell.
+
+    Raises:
+        SyntaxError: the source is not Python of this version.
+    """
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(f"{node.func.id}()")
+    unclear = {"*", "__getattr__", "exec()", "globals()", "vars()", "setattr()"}
+    return None if found & unclear else {name for name in found if name.isidentifier()}
+
+
 def has_class(source: str) -> bool:
     """Return whether a class is defined in a source, which may derive from Trainable.
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeGuard
 import msgspec
 
 from trialpod import __version__, variables
+from trialpod.compat.activation import under_ray
 from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
@@ -238,6 +239,10 @@ class _Process:
             if not _is_class(trainable):
                 check_signature(trainable)
             config = _config(assignment)
+            if under_ray() and not assignment.rank:
+                from trialpod.storage.pickled_params import keep_params
+
+                keep_params(assignment.trial_dir.removeprefix("file://"), config)
         except TrainableError as error:
             from trialpod.runner.failure import end_of
 

@@ -22,6 +22,7 @@ CALLBACKS_FILE = "callbacks.pkl"
 """What a script's callbacks remember for the next start."""
 
 PARAMS_FILE = "params.json"
+PICKLED_PARAMS_FILE = "params.pkl"
 RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.csv"
 LOG_FILE = "log.txt"

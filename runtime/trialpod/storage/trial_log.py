@@ -4,6 +4,7 @@ Invariants:
 
 * ``result.json`` has one JSON object a line: the flattened result and the static part (trial_id, pid,
   hostname, node_ip, config). NaN and the infinities are written as Python's `json` writes them.
+* Under the name ``ray`` the keys that every result has are in Ray's order, in both files.
 * The header of ``progress.csv`` is fixed by the first result; keys that appear later are left out of it. The config
   is in ``params.json`` and ``result.json``. Of a name that is static and reported, the static value is written.
 * What `offsets` returned is in the files. `resume` with these offsets continues as if nothing had come after.
@@ -30,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import StorageError
 from trialpod.protocol.values import readable
 from trialpod.storage.base import storage_error
@@ -41,6 +43,22 @@ _MAX_INTEGER_BITS = 10_000
 _FLUSH_BYTES = 64 * 1024
 _CSV_END = "\r\n"  # so that the csv module quotes both characters; the file gets "\n"
 _fast = msgspec.json.Encoder()
+_RAY_ORDER = (
+    "timestamp",
+    "checkpoint_dir_name",
+    "done",
+    "training_iteration",
+    "trial_id",
+    "date",
+    "time_this_iter_s",
+    "time_total_s",
+    "pid",
+    "hostname",
+    "node_ip",
+    "config",
+    "time_since_restore",
+    "iterations_since_restore",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +93,7 @@ class TrialLog:
             StorageError: a file cannot be read or written.
         """
         self._directory = os.fspath(directory)
+        self._as_ray = under_ray()
         self._results: list[bytes] = []
         self._rows: list[bytes] = []
         self._events = events
@@ -139,7 +158,10 @@ class TrialLog:
                 result = {key: value for key, value in result.items() if key not in self._static_names}
             if not _SIMPLE.issuperset(map(type, result.values())):
                 result = {key: _jsonable(value) for key, value in result.items()}
-            self._append_row(result, self._append_json(result))
+            if self._as_ray:
+                self._append_as_ray(result)
+            else:
+                self._append_row(result, self._append_json(result))
             if self._events is not None:
                 record = self._events.encoder.encode(result)
                 self._records.append(record)
@@ -187,6 +209,19 @@ class TrialLog:
         """Flush, and return the size of each file: where `resume` can continue."""
         self.flush()
         return dict(self._sizes)
+
+    def _append_as_ray(self, result: Mapping[str, Any]) -> None:
+        everything = {**result, **self._static}
+        row = {key: value for key, value in everything.items() if key not in _RAY_ORDER}
+        row |= {key: everything[key] for key in _RAY_ORDER if key in everything}
+        line = json.dumps(_jsonable(row)).encode() + b"\n"
+        self._results.append(line)
+        row.pop("config", None)
+        if self._columns is None:
+            self._rows.append(_csv_row(list(row)) + b"\n")
+            self._set_columns(list(row), len(row))
+        self._rows.append(_csv_row([row.get(key) for key in self._own]) + self._row_tail)
+        self._buffered += len(line) + len(self._rows[-1])
 
     def _append_json(self, result: Mapping[str, Any]) -> bool:
         """Add the line; return whether msgspec can encode all values as they are."""

@@ -60,6 +60,7 @@ class ExperimentRequest:
     max_trial_hours: float | None = None  # of all trials together
     max_gpu_hours: float | None = None
     repeats: dict[str, Any] | None = None  # "top", "times" and perhaps "seed_parameter"
+    warm_start: dict[str, Any] | None = None  # "experiments" or "auto"
     stop_when_not_worth: float | None = None  # least expected gain of the metric per hour
     seed: int | None = None
     algorithm: Literal["auto"] | None = None  # instead of search_alg and scheduler

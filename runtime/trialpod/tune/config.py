@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, WrongTypeError, refuse_stand_ins
 from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
 from trialpod.tune.plugins.auto import AUTO, samples_by_default
@@ -108,16 +109,19 @@ class RunConfig:
                     "RunConfig(storage_path=..., local_dir=...): local_dir is an older name of storage_path; give one"
                 )
             self.storage_path, self.local_dir = self.local_dir, None
-        self.validate()
+        self.validate(later=under_ray())
 
-    def validate(self) -> None:
-        """Raise InvalidInputError for a value that cannot work."""
+    def validate(self, *, later: bool = False) -> None:
+        """Raise InvalidInputError for what cannot work; with `later`, not for what Ray refuses when it is used."""
         where = "RunConfig"
         refuse_stand_ins(*vars(self).values())
         if self.name is not None:
-            check_name(where, self.name)
-        if self.storage_path is not None and (
-            not isinstance(self.storage_path, (str, os.PathLike)) or not os.fspath(self.storage_path)
+            for part in self.name.split("/") if under_ray() and isinstance(self.name, str) else [self.name]:
+                check_name(where, part)
+        if (
+            self.storage_path is not None
+            and not later
+            and (not isinstance(self.storage_path, (str, os.PathLike)) or not os.fspath(self.storage_path))
         ):
             refuse(where, "storage_path", self.storage_path, "a path or URI, or None")
         if self.storage_filesystem is not None:
@@ -142,7 +146,11 @@ class RunConfig:
             check_reporter(where, self.progress_reporter)
         if self.if_exists is not None:
             choose(where, "if_exists", self.if_exists, IF_EXISTS)
-        if self.verbose is not None and self.verbose not in (0, 1, 2, 3):
+        if (
+            self.verbose is not None
+            and self.verbose not in (0, 1, 2, 3)
+            and not (under_ray() and is_int(self.verbose))
+        ):
             refuse(where, "verbose", self.verbose, "0, 1, 2 or 3")
         if self.failure_config is not None:
             _check_type(where, "failure_config", self.failure_config, FailureConfig)
@@ -213,6 +221,10 @@ class TuneConfig:
         metrics: several objectives in place of `metric` and `mode`: a list of
             `{"name": "loss", "mode": "min", "threshold": 0.5}`. A trial whose value is worse than a threshold, which
             may be left out, is not accepted as best. As `spec.metrics` of a manifest. Ray has no such argument.
+        warm_start: `{"experiments": ["climb", ...]}` names earlier experiments, kept beside this one or by directory
+            or URI, whose best configs are tried first and are a prior while that pays; `{"auto": True}` takes all
+            beside this one that share at least half of its parameters. With the search auto. As `spec.warmStart` of
+            a manifest. Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -236,27 +248,28 @@ class TuneConfig:
     stop_when_not_worth: float | None = None
     repeats: dict[str, Any] | None = None
     metrics: list[dict[str, Any]] | None = None
+    warm_start: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if cast("int | None", self.num_samples) is None:
             budgets = (self.time_budget_s, self.max_trial_hours, self.max_gpu_hours)
             self.num_samples = samples_by_default(self.algorithm, budgets)
-        self.validate()
+        self.validate(later=under_ray())
 
-    def validate(self) -> None:
-        """Raise InvalidInputError for a value that cannot work."""
+    def validate(self, *, later: bool = False) -> None:
+        """Raise InvalidInputError for what cannot work; with `later`, not for what Ray refuses when it is used."""
         where = "TuneConfig"
         refuse_stand_ins(*vars(self).values())
         if self.mode is not None:
             choose(where, "mode", self.mode, ("max", "min"))
-        if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
+        if self.metric is not None and not later and (not isinstance(self.metric, str) or not self.metric):
             refuse(where, "metric", self.metric, "the name of a metric that the Trainable reports")
         if not is_int(self.num_samples):
             raise WrongTypeError(f"{where}(num_samples={self.num_samples!r}): num_samples must be an integer")
         if self.num_samples < 1 and self.num_samples != -1:
             refuse(where, "num_samples", self.num_samples, "an integer of at least 1, or -1 for no limit")
         limit = self.max_concurrent_trials
-        if limit is not None and (not is_int(limit) or limit < 0):
+        if limit is not None and (not is_int(limit) or (limit < 0 and not under_ray())):
             refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
         seconds(self.time_budget_s)
         self._check_metrics(where)
@@ -268,6 +281,7 @@ class TuneConfig:
                 f"{where}: stop_when_not_worth is an improvement of a metric; give metric and mode"
             )
         self._check_repeats(where)
+        self._check_warm_start(where)
         if not isinstance(self.reuse_actors, bool):
             refuse(where, "reuse_actors", self.reuse_actors, "True or False")
         for argument in ("trial_name_creator", "trial_dirname_creator"):
@@ -316,6 +330,21 @@ class TuneConfig:
             refuse(where, "repeats", given, expected)
         if self.metric is None:
             raise InvalidInputError(f"{where}: repeats compare configs by a metric; give metric and mode")
+
+    def _check_warm_start(self, where: str) -> None:
+        given = self.warm_start
+        if given is None:
+            return
+        names = given.get("experiments", []) if isinstance(given, dict) else None
+        fitting = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+        automatic = fitting and given.get("auto", False)
+        if not fitting or set(given) - {"experiments", "auto"} or automatic not in (True, False):
+            fitting = False
+        if not fitting or bool(names) == automatic:
+            expected = '{"experiments": [NAME, ...]}, {"auto": True} or None'
+            refuse(where, "warm_start", given, expected)
+        if self.algorithm is None and self.search_alg is None:
+            raise InvalidInputError(f'{where}: warm_start is advice for the search auto; give algorithm="auto"')
 
     def _check_algorithm(self, where: str) -> None:
         if self.algorithm is None:

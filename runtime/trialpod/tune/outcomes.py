@@ -29,6 +29,8 @@ class TrialOutcome:
     trainable_name: str = ""
     failures: int = 0
     created_at: float = 0.0  # seconds since the epoch; 0 = not known
+    process: dict[str, Any] = field(default_factory=dict)  # pid, hostname and node_ip of its latest attempt
+    ended_at: float = 0.0  # seconds since the epoch; 0 = not known, or it has not ended
     resources: dict[str, float] = field(default_factory=dict)  # what it asked for; empty where that is not known
 
 

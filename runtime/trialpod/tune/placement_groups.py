@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 
 DEFAULT_RESOURCES = {"cpu": 1.0}
@@ -85,7 +86,8 @@ class PlacementGroupFactory:
                 raise InvalidInputError(
                     f"PlacementGroupFactory(bundles=...): bundles[{index}] must be a dict, not {bundle!r}"
                 )
-            plain_resources(bundle, f"PlacementGroupFactory: bundles[{index}]")
+            if not (under_ray() and all(isinstance(amount, (int, float)) for amount in bundle.values())):
+                plain_resources(bundle, f"PlacementGroupFactory: bundles[{index}]")  # else where it is used
         if strategy not in STRATEGIES:
             guess = nearest(str(strategy), STRATEGIES)
             raise InvalidInputError(
@@ -145,6 +147,10 @@ class PlacementGroupFactory:
         return hash((tuple(tuple(sorted(bundle.items())) for bundle in self._bundles), self._strategy))
 
     def __repr__(self) -> str:
+        if under_ray():
+            arguments = f"bundles={self._bundles!r}, strategy={self._strategy!r}"
+            empty = self.head_bundle_is_empty
+            return f"<ResourceRequest (_bound=<BoundArguments ({arguments})>, head_bundle_is_empty={empty})>"
         return f"PlacementGroupFactory({self._bundles!r}, strategy={self._strategy!r})"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -118,11 +119,12 @@ class TuneReporterBase(ProgressReporter):
         ):
             if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
                 raise InvalidInputError(f"{where}({name}={number!r}): must be a number that is not negative")
-        if mode not in (None, "max", "min"):
+        if mode not in (None, "max", "min") and not under_ray():
             raise InvalidInputError(f"{where}(mode={mode!r}): mode must be 'max' or 'min'")
         if sort_by_metric and metric is not None and mode is None:
             raise InvalidInputError(f"{where}(sort_by_metric=True, metric={metric!r}): pass mode='max' or 'min' too")
         self.metric_columns = _titles(where, "metric_columns", metric_columns)
+        self._listed = isinstance(metric_columns, (list, tuple))
         self.parameter_columns = _titles(where, "parameter_columns", parameter_columns)
         self.total_samples = total_samples
         self.max_progress_rows = max_progress_rows
@@ -177,6 +179,11 @@ class TuneReporterBase(ProgressReporter):
         """
         if self.metric_columns is None:
             self.metric_columns = dict(DEFAULT_COLUMNS)
+        if under_ray() and self._listed and representation not in (None, metric):
+            raise InvalidInputError(
+                f"{type(self).__name__}.add_metric_column({metric!r}, {representation!r}): the columns were given as "
+                "a list, which has no titles; give a dict"
+            )
         _add(self.metric_columns, f"{type(self).__name__}.add_metric_column", metric, representation)
 
     def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, TrainableError, TrialpodError, nearest
 from trialpod.storage.registry import scheme_of
 from trialpod.tune.results import flattened, lookup, number, read_rows
@@ -49,6 +51,10 @@ class TrialFailedError(TrainableError):
         return f"{text}\n\n{self.traceback.rstrip()}" if self.traceback else text
 
 
+class TrialDiedError(TrialFailedError):
+    """A trial's process ended without an exception: it was killed, or left by itself."""
+
+
 def failure(error: str, trial: str, traceback: str, folder: str) -> TrialFailedError:
     """Return the error of a trial that failed, as an instance also of what its code raised, where that is known.
 
@@ -61,8 +67,15 @@ def failure(error: str, trial: str, traceback: str, folder: str) -> TrialFailedE
     from trialpod.storage.pickled_error import kept_error
 
     cause = kept_error(folder, error)
+    if cause is None and not traceback:
+        return TrialDiedError(error, trial)
     if cause is None:
         return TrialFailedError(error, trial, traceback)
+    return failed_with(cause, error, trial, traceback)
+
+
+def failed_with(cause: BaseException, error: str, trial: str = "", traceback: str = "") -> TrialFailedError:
+    """Return an error that is an instance also of the class of its cause, where that can be combined."""
     try:
         both = type(f"TrialFailedError({type(cause).__name__})", (TrialFailedError, type(cause)), {})
         made: TrialFailedError = both.__new__(both, *cause.args)
@@ -280,8 +293,14 @@ class Result:
 
 def facts_of(trial: TrialOutcome) -> dict[str, Any]:
     """Return what is known of a trial that reported nothing."""
-    done = {"done": True} if trial.status == "TERMINATED" else {}
-    return {**done, "trial_id": trial.trial_id, "config": trial.config, "experiment_tag": trial.experiment_tag}
+    facts: dict[str, Any] = {"done": True} if trial.status == "TERMINATED" else {}
+    facts |= {"trial_id": trial.trial_id, "config": trial.config, **trial.process}
+    if trial.ended_at:
+        facts["timestamp"] = int(trial.ended_at)
+        facts["date"] = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(trial.ended_at))
+    if not under_ray():
+        facts["experiment_tag"] = trial.experiment_tag
+    return facts
 
 
 class ExperimentFailedError(InvalidInputError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.objectives import Objective, pareto_front, parse_objectives, point_of
 from trialpod.tune.result import (
@@ -232,7 +233,7 @@ class ResultGrid(Sequence[Result]):
         rows: list[dict[str, Any]] = []
         measured = False
         for trial in self._outcome.trials:
-            if not trial.last_result and filter_metric is not None:
+            if not trial.last_result and (filter_metric is not None or under_ray()):
                 continue
             row = trial.last_result or facts_of(trial)
             if filter_metric is not None:

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, StorageError, nearest
 from trialpod.tune.plugins.repeats import source_of
 
@@ -151,9 +152,13 @@ def check_scope(where: str, scope: object) -> None:
 def best_index(
     trials: Iterable[TrialOutcome], metric: str, mode: str, scope: str, *, finite_only: bool
 ) -> tuple[int | None, bool]:
-    """Return the place of the best trial, the first of equals, and whether any trial has reported the metric."""
+    """Return the place of the best trial, the first of equals, and whether any trial has reported the metric.
+
+    Under the name ``ray`` NaN counts as it does there: a trial with one is left out, or is best if it comes first.
+    """
     best: tuple[float, int] | None = None
-    measured = False
+    best_value = math.nan
+    measured, as_ray = False, under_ray()
     trials = list(trials)
     ids = {trial.trial_id for trial in trials}
     means = {trial_id: each.mean for trial_id, each in repeat_statistics(trials, metric).items()}
@@ -162,6 +167,11 @@ def best_index(
             continue
         values = reported(trial, metric, scope)
         measured = measured or bool(values)
+        if as_ray:
+            value = _score_as_ray(values, scope, mode, finite_only=finite_only)
+            if value is not None and (best is None or (best_value < value if mode == "max" else best_value > value)):
+                best, best_value = (value, index), value
+            continue
         if finite_only and scope == "last" and values and not math.isfinite(values[0]):
             latest, _ = latest_finite(read_rows(trial.path), metric)
             values = [] if latest is None else [latest]
@@ -174,6 +184,17 @@ def best_index(
         if best is None or rank > best[0]:
             best = (rank, index)
     return (best[1] if best is not None else None), measured
+
+
+def _score_as_ray(values: Sequence[float], scope: str, mode: str, *, finite_only: bool) -> float | None:
+    if not values:
+        return None
+    if scope != "all":
+        return score(values, scope, mode, finite_only=finite_only)
+    found = values[0]
+    for value in values[1:]:
+        found = max(value, found) if mode == "max" else min(value, found)
+    return None if finite_only and not math.isfinite(found) else found
 
 
 class RepeatStatistics(NamedTuple):

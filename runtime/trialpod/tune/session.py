@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, WrongTypeError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
@@ -141,6 +142,7 @@ class Session:
         self._reported_at = clock()
         self._second = -1
         self._date = ""
+        self._as_ray = under_ray()
 
     @property
     def iteration(self) -> int:
@@ -180,7 +182,10 @@ class Session:
             self._second = second
             self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         # In Ray's order, which is that of the columns in progress.csv.
-        result.setdefault("timestamp", second)
+        if self._as_ray:
+            result["timestamp"] = second
+        else:
+            result.setdefault("timestamp", second)
         result["checkpoint_dir_name"] = None
         result.setdefault("done", False)
         result.setdefault("training_iteration", iteration)
@@ -297,6 +302,10 @@ def current() -> Session | None:
     return _current
 
 
+class RemovedError(NotSupportedError, DeprecationWarning):
+    """Ray has removed it, and raises a DeprecationWarning."""
+
+
 class TuneContext:
     """Who the running trial is. Outside a trial, every name is None."""
 
@@ -332,20 +341,13 @@ class TuneContext:
         Raises:
             NotSupportedError: always.
         """
-        raise NotSupportedError(
-            "get_context().get_metadata() belongs to Ray Train; put what you need into the config"
-        )
+        raise RemovedError("get_context().get_metadata() belongs to Ray Train; put what you need into the config")
 
     def get_storage(self) -> Any:
-        """Raise: trials write through `report`.
+        """Return the paths of the trial and its experiment; None outside a trial. Only `report` stores files."""
+        from trialpod.tune.location.storage_context import StorageContext
 
-        Raises:
-            NotSupportedError: always.
-        """
-        raise NotSupportedError(
-            "get_context().get_storage() is not offered; get_trial_dir() is the trial's directory or URI, and "
-            "tune.report(..., checkpoint=...) stores files"
-        )
+        return StorageContext(self._session.info.trial_dir) if self._session else None
 
     def get_world_size(self) -> int:
         """Return how many processes run the trial together: 1, or in a cluster 1 + ``spec.workers.replicas``."""

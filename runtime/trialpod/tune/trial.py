@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.storage.layout import PICKLED_ERROR_FILE
+from trialpod.tune.location.storage_context import StorageContext
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
 from trialpod.tune.trainable.training_result import TrainingResult
 from trialpod.tune.trial_core import TrialCore
@@ -88,23 +90,6 @@ class TemporaryState:
         self.num_restore_failures = 0
 
 
-class StorageView:
-    """The paths of a trial and its experiment, as ``trial.storage`` has them.
-
-    Args:
-        trial: the trial.
-    """
-
-    storage_filesystem: Any = None
-
-    def __init__(self, trial: TrialCore) -> None:
-        self.trial_fs_path = self.trial_driver_staging_path = trial.path
-        self.trial_dir_name = os.path.basename(trial.path)
-        self.experiment_fs_path = self.experiment_driver_staging_path = os.path.dirname(trial.path)
-        self.experiment_dir_name = os.path.basename(self.experiment_fs_path)
-        self.storage_fs_path = os.path.dirname(self.experiment_fs_path)
-
-
 class Trial(TrialCore):
     """One trial.
 
@@ -124,15 +109,14 @@ class Trial(TrialCore):
         self.stopping_criterion: dict[str, float] = {}
         self.export_formats: list[str] = []
 
-    @property
-    def error(self) -> Exception | None:
-        """The error that it failed with, or None."""
-        return self.get_error()
+    def get_error(self) -> Exception | str | None:
+        """Return the error that it failed with, or None; under the name ``ray`` its text."""
+        return self.error_msg if under_ray() else self.error
 
     @property
     def error_msg(self) -> str | None:
         """The traceback of its error as text, None while there is none."""
-        error = self.get_error()
+        error = self.error
         return None if error is None else getattr(error, "traceback", "") or str(error)
 
     @property
@@ -158,7 +142,7 @@ class Trial(TrialCore):
 
     def get_pickled_error(self) -> Exception | None:
         """Return the error that it failed with, or None."""
-        return self.get_error()
+        return self.error
 
     @property
     def has_reported_at_least_once(self) -> bool:
@@ -180,7 +164,7 @@ class Trial(TrialCore):
     @property
     def node_ip(self) -> str | None:
         """The address of the machine that its latest result came from."""
-        found = self.last_result.get("node_ip")
+        found = None if under_ray() and self.is_finished() else self.last_result.get("node_ip")
         return str(found) if found else None
 
     def get_runner_ip(self) -> str | None:
@@ -267,9 +251,9 @@ class Trial(TrialCore):
         return TemporaryState(self.location)
 
     @property
-    def storage(self) -> StorageView:
+    def storage(self) -> StorageContext:
         """Its paths, and its experiment's."""
-        return StorageView(self)
+        return StorageContext(self.path)
 
     @property
     def runner(self) -> None:

@@ -148,8 +148,9 @@ class TrialCore:
         """The file with the tracebacks of its failures, None while there is none."""
         return os.path.join(self.path, "error.txt") if self._facts.error or self.num_failures else None
 
-    def get_error(self) -> Exception | None:
-        """Return the error that it failed with, or None."""
+    @property
+    def error(self) -> Exception | None:
+        """The error that it failed with, or None."""
         facts = self._facts
         if facts.status != self.ERROR and not facts.error:
             return None
@@ -193,7 +194,7 @@ class TrialCore:
         """Return it as `ResultGrid` would."""
         rules = getattr(self._facts, "checkpoint_rules", None) or CheckpointRules()
         newest, best = newest_and_best(self.checkpoint_place, self.checkpoint_infos, rules)
-        metrics, error = self.last_result or None, self.get_error()
+        metrics, error = self.last_result or None, self.error
         path = self.checkpoint_place
         return Result(metrics, newest, error, path, best, config=self.config, local_path=self.path)
 

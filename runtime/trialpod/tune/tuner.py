@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, MissingPathError, NotPicklableError, NotReadyError, refuse_stand_ins
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
@@ -225,7 +226,7 @@ class Tuner:
     ) -> None:
         """Have `fit` resume the experiment of the name in the RunConfig, with what this Tuner was made with."""
         overrides = Overrides.read()
-        place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
+        place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name).rpartition("/")[2])
         if not open_backend(self._backend).can_restore(str(place)):
             if not must:
                 return
@@ -285,6 +286,7 @@ class Tuner:
             retry_failed=resume is not None and resume.retry_failed,
         )
         self._grid, self._begun = None, place
+        started = time.time()
         try:
             outcome = backend.run(request)
         except CallbackError as error:
@@ -298,6 +300,10 @@ class Tuner:
                 self._begun = None
             raise
         self._grid = self._results(outcome)
+        if under_ray():
+            from trialpod.tune.location.experiment_state import write_state
+
+            write_state(outcome, started, time.time())
         if outcome.broken:
             raise ExperimentFailedError(f"the experiment in {outcome.path} was ended: {outcome.broken}")
         if self._failure.fail_fast == "raise":
@@ -360,7 +366,9 @@ class Tuner:
     def _parent(self, overrides: Overrides) -> Place:
         sync = self._run_config.sync_config
         storage = self._run_config.storage_path or (sync.upload_dir if sync is not None else None)
-        return resolve(overrides.storage_path or storage or overrides.default_storage or DEFAULT_STORAGE)
+        found = resolve(overrides.storage_path or storage or overrides.default_storage or DEFAULT_STORAGE)
+        above = "" if overrides.run_name else (self._run_config.name or "").rpartition("/")[0]
+        return resolve(str(found.named(above))) if above else found
 
     def _is_named(self, overrides: Overrides) -> bool:
         return bool(overrides.run_name or self._run_config.name)
@@ -372,7 +380,7 @@ class Tuner:
             name = _run_names.next(overrides.run_name)
         else:
             namer = getattr(backend, "default_name", default_name)
-            name = self._run_config.name or namer(self._facts.name, time.time())
+            name = (self._run_config.name or "").rpartition("/")[2] or namer(self._facts.name, time.time())
         place = self._parent(overrides).named(name)
         if not self._is_named(overrides):
             if overrides.resume:
@@ -432,11 +440,12 @@ class Tuner:
             mode=tuning.objectives[0].mode if tuning.objectives else tuning.mode,
             objectives=tuning.objectives,
             num_samples=tuning.num_samples,
-            max_concurrent=overrides.max_concurrent or tuning.max_concurrent_trials or None,
+            max_concurrent=overrides.max_concurrent or max(tuning.max_concurrent_trials or 0, 0) or None,
             time_budget_s=seconds(tuning.time_budget_s),
             max_trial_hours=tuning.max_trial_hours,
             max_gpu_hours=tuning.max_gpu_hours,
             repeats=tuning.repeats,
+            warm_start=tuning.warm_start,
             stop_when_not_worth=tuning.stop_when_not_worth,
             seed=tuning.seed,
             algorithm=tuning.algorithm,
@@ -454,7 +463,7 @@ class Tuner:
             trial_dirname=trial_namer(tuning.trial_dirname_creator, facts.name, "trial_dirname_creator"),
             chdir=tuning.chdir_to_trial_dir is not False,
             log_files=log_files(running.log_to_file),
-            verbose=1 if running.verbose is None else int(running.verbose),
+            verbose=1 if running.verbose is None else min(max(int(running.verbose), 0), 3),
             strict_metric=overrides.strict_metric,
             callbacks=[*(running.callbacks or ()), *overrides.made_callbacks()],
             progress_reporter=running.progress_reporter,

@@ -135,6 +135,7 @@ def test_only_scalars_have_defaults() -> None:
         ".spec.suspend": False,
         ".spec.tag": "",
         ".spec.stop": False,
+        ".spec.warmStart.auto": False,
     }
 
 

@@ -147,6 +147,28 @@ class TestPlaceOfAMistake:
         assert path == "spec.scheduler.parameters.hyperparam_mutations.opt.lrr"
 
 
+class TestEntryPoint:
+    @pytest.mark.parametrize(
+        ("written", "intended"), [("train.py:fit", "train:fit"), ("./lib/train.py:fit", "lib.train:fit")]
+    )
+    def test_names_a_module_not_a_file(self, written: str, intended: str) -> None:
+        (found,) = _findings({"trainable": {"entrypoint": written}})
+        assert found == ("spec.trainable.entrypoint", f"names a module, not a file: {intended}")
+
+
+class TestStop:
+    def warned(self, **stop: float) -> list[str]:
+        spec = {"trainable": {"entrypoint": "a:b"}, "stop": stop, "metric": "times_total", "mode": "max"}
+        return [str(warning) for warning in check_rules(Document({"spec": spec}), set()).warnings]
+
+    def test_nearly_an_automatic_value_is_a_warning(self) -> None:
+        (warning,) = self.warned(training_iterations=5)
+        assert warning.endswith("did you mean 'training_iteration'?")
+
+    def test_other_values_are_not(self) -> None:
+        assert self.warned(training_iteration=5, accuracy=0.9, epoch=3, times_total=2) == []
+
+
 class TestInlineSource:
     def found(self, source: str, **spec: Any) -> tuple[list[str], list[str]]:
         findings = check_rules(Document({"spec": {"trainable": {"source": source}, **spec}}), set())
@@ -159,6 +181,10 @@ class TestInlineSource:
         problems, _ = self.found("def train(config):\n    return = 1\n")
         assert problems == ["line 2 is no valid Python: invalid syntax: return = 1"]
         assert "'return' outside function" in self.found("return 1")[0][0]
+
+    def test_that_defines_nothing_to_run(self) -> None:
+        assert self.found("x = 1")[0] == ["defines neither a function nor a class, so there is nothing to run"]
+        assert self.found("train = lambda config: None") == self.found("train = partial(f)") == ([], [])
 
     def test_syntax_error_beside_an_image_is_a_warning(self) -> None:
         problems, warnings = self.found("def train(config:\n", image="a/b:1")

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Categorical, Float, Integer
 from trialpod.tune.search.spaces.variants import VariantSpace
-from trialpod_operator.api.search_space import compile_search_space, varies
+from trialpod_operator.api.search_space import compile_search_space, lookalikes, varies
 
 
 def compiled(document: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +134,20 @@ def test_the_space_itself_must_map_names() -> None:
     assert "parameter's name belongs" in message
 
 
+class TestLookalikesInPython:
+    """In a script a mapping is a constant, as for Ray; what is written as in a manifest is told."""
+
+    def test_are_found_with_their_place(self) -> None:
+        space = {"x": {"uniform": [0, 1]}, "net": {"lr": "tune.loguniform(1e-3, 1)", "units": [{"choice": [1, 2]}]}}
+        assert lookalikes(space) == ["x", "net.lr", "net.units[0]"]
+
+    def test_constants_and_distributions_are_none(self) -> None:
+        assert (
+            lookalikes({"uniform": [0, 1], "a": {"grid_search": [1]}, "b": sample.uniform(0, 1), "c": "relu"}) == []
+        )
+        assert lookalikes({"a": {"uniform": "he"}, "b": {"uniform": [0, 1], "c": 1}}) == []
+
+
 class TestLooksLikeADistribution:
     """What is nearly one is a mistake with the nearest valid form, never silently a constant."""
 
@@ -169,6 +184,14 @@ class TestLooksLikeADistribution:
             ({"float": [0.1, 1], "log": True}, "lr.float", "write {loguniform: [lower, upper, base]}, with no other"),
             ({"type": "range", "bounds": [0, 1]}, "lr.bounds", "write {uniform: [lower, upper]}, with no other key"),
             ({"parameterType": "double", "feasibleSpace": {"min": "0", "max": "1"}}, "lr", "write {uniform: [min"),
+            (
+                {"low": 0, "high": 1, "log": True},
+                "lr",
+                "write {loguniform: [1e-6, 1]}, say, whose lower bound is above",
+            ),
+            ({"from": 0, "to": 1}, "lr", "write {uniform: [0, 1]}"),
+            ({"linspace": [0, 1, 5]}, "lr.linspace", "did you mean 'uniform'"),
+            ({"feasibleSpace": {"min": "0.1", "max": "0.5"}}, "lr", "is a parameter of Katib"),
             ({"grid_search": ["uniform(0, 1)"]}, "lr.grid_search[0]", "write {uniform: [0, 1]}"),
         ],
     )

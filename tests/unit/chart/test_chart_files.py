@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trialpod_operator.cluster import certificates, lease, names, operator
+from trialpod_operator.cluster import certificates, names, operator
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"
@@ -117,7 +117,6 @@ def test_rights_are_those_of_the_names_in_use() -> None:
 def test_own_namespace_has_rights_to_secret_and_lease() -> None:
     named = {name: rule["verbs"] for rule in rules("ownRules") for name in rule.get("resourceNames", [])}
     assert named == {certificates.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
-    assert f"{lease.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
 
 
 @pytest.fixture

@@ -206,6 +206,7 @@ def test_alerts_fire_for_what_they_are_made_for_and_not_before(tmp_path: Path) -
         f'trialpod_experiments{{{ours}, condition="Stalled"}}': "0x30 1x90",
         f'trialpod_experiments{{{ours}, condition="StorageUnavailable"}}': "0x30 2x90",
         f'trialpod_pending_seconds{{{job}, namespace="team", experiment="digits"}}': "0+60x120",
+        f'trialpod_shard_unserved_seconds{{{ours}, shard="3"}}': "0x30 60x90",
         f"trialpod_queue_depth{{{ours}}}": "3x30 60x90",
         f"trialpod_storage_errors_total{{{ours}}}": "0x30 0+2x90",
         f"trialpod_reconcile_errors_total{{{ours}}}": "0x30 0+2x90",

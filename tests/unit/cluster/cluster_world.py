@@ -22,6 +22,7 @@ from trialpod_operator.cluster import deletion, experiment_controller
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment import durable
 from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Replica
 from trialpod_operator.reports.service import ReportService
@@ -93,7 +94,7 @@ class InlineReplica(Replica):
 class Operator:
     """One operator's process."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, ownership: Ownership | None = None) -> None:
         self.kube = FakeKube(world.api, world.random)
         work_dir = world.folder / name
         options = OperatorOptions(
@@ -102,7 +103,7 @@ class Operator:
             identity=name,
             trial_kinds={"batch/v1/Job": "jobs", "example.com/v1/Machine": "machines"},
         )
-        self.controller = Controller(self.kube, options, world.loop.now, lambda: "-- the authority --")
+        self.controller = Controller(self.kube, options, world.loop.now, lambda: "-- the authority --", ownership)
         self.service = ReportService(self.controller)
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
@@ -175,9 +176,9 @@ class World:
     def operator(self) -> Operator:
         return self.operators[-1]
 
-    def start_operator(self) -> Operator:
+    def start_operator(self, ownership: Ownership | None = None) -> Operator:
         """A new operator begins, and pods reach it from now on."""
-        started = Operator(self, tempfile.mkdtemp(prefix="operator-", dir=self.folder))
+        started = Operator(self, tempfile.mkdtemp(prefix="operator-", dir=self.folder), ownership)
         self.operators.append(started)
         self.pods.service = started.service
         return started

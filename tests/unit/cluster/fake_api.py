@@ -145,9 +145,9 @@ class FakeApi:
         if method == "GET":
             return _shown(item)
         if method == "DELETE":
-            uid = ((body or {}).get("preconditions") or {}).get("uid")
-            if uid and uid != item["metadata"]["uid"]:
-                raise error(method, path, 409, "Conflict", "the UID in the precondition is another one")
+            for field, wanted in ((body or {}).get("preconditions") or {}).items():
+                if wanted != item["metadata"][field]:
+                    raise error(method, path, 409, "Conflict", f"the {field} in the precondition is another one")
             self.delete(item, (body or {}).get("gracePeriodSeconds"))
             return {}
         version = (body.get("metadata") or {}).get("resourceVersion")

@@ -61,6 +61,8 @@ class Behaviour:
         room: so many pods run at once.
         hangs: how often, of 1, a head that lost a worker waits for it forever instead of failing.
         alone: a head does not need its workers, and trains on without them.
+        metric: the name that trials report it by.
+        saves: False: no result has a checkpoint.
     """
 
     starts: bool = True
@@ -74,6 +76,8 @@ class Behaviour:
     room: int = 1000
     hangs: float = 0.5
     alone: bool = False
+    metric: str = "score"
+    saves: bool = True
 
 
 class ExitedError(Exception):
@@ -381,7 +385,7 @@ class FakePods:
                 score = float(work.trial_id.rpartition("_")[2]) + 1
                 result = {
                     "training_iteration": iteration,
-                    "score": score * iteration,
+                    self.behaviour.metric: score * iteration,
                     "attempt": work.attempt,
                     "number": number,
                     "done": done,
@@ -396,7 +400,7 @@ class FakePods:
                         attempt=work.attempt,
                         first=first,
                         results=results[first - 1 :],
-                        checkpoints=[made],
+                        checkpoints=[made] if self.behaviour.saves else [],
                     )
                     answer = await self._report(experiment, request, caller)
                     if answer.decision is not None:

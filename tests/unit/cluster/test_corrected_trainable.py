@@ -124,16 +124,45 @@ class TestCorrectedTrainable:
 
         play(scenario)
 
-    def test_waits_for_attempts_that_run(self, play: Play) -> None:
+    @pytest.mark.parametrize(("killed", "more"), [(False, {}), (True, {}), (False, {"image": "corrected:1"})])
+    def test_pods_that_wait_run_it_when_they_start(self, play: Play, killed: bool, more: dict[str, Any]) -> None:
         async def scenario(world: World) -> None:
             world.pods.behaviour.starts = False
+            await world.apply(numSamples=2, trainable=WRONG)
+            await until(lambda: len(world.api.all("pods")) == 2, 60.0)
+            await world.change(trainable=RIGHT, **more)
+            if killed:
+                await world.replace_operator(0.1)
+            await until(lambda: stored(world)["manifest"]["spec"]["trainable"] == RIGHT, 60.0)
+            world.pods.behaviour.starts = True
+            await world.until_over()
+            assert (world.states(), entrypoints(world)) == (["TERMINATED"] * 2, {"train:train"})
+            world.check_results()
+
+        play(scenario)
+
+    def test_results_without_the_metric_do_not_keep_it(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.metric, world.pods.behaviour.saves = "scoer", False
+            await world.apply(numSamples=2, trainable=WRONG)
+            await world.until_over()
+            assert (world.states(), world.status["trainableFixed"]) == (["ERROR"] * 2, False)
+            world.pods.behaviour.metric = "score"
+            await world.change(trainable=RIGHT)
+            await until(lambda: world.condition("Succeeded").get("status") == "True", 120.0)
+            assert (world.states(), world.status["trainableFixed"]) == (["TERMINATED"] * 2, True)
+            assert entrypoints(world) == {"train:trian", "train:train"}
+
+        play(scenario)
+
+    def test_waits_for_attempts_that_run(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
             world.pods.behaviour.fails_at = {("00000", 1): 1}
             await world.apply(numSamples=1, trainable=WRONG)
-            await until(lambda: bool(world.api.all("pods")), 60.0)
+            await until(lambda: bool(world.pods.trainables), 60.0)
             await world.change(trainable=RIGHT)
             await until(lambda: world.condition("Ready").get("reason") == "ChangePending", 60.0)
             assert not world.condition("Stalled")
-            world.pods.behaviour.starts = True
             await world.until_over()
             assert [each.entrypoint for each in world.pods.trainables] == ["train:trian", "train:train"]
             assert world.states() == ["TERMINATED"]
@@ -142,12 +171,9 @@ class TestCorrectedTrainable:
 
     def test_is_refused_when_results_come_first(self, play: Play) -> None:
         async def scenario(world: World) -> None:
-            world.pods.behaviour.starts = False
             await world.apply(numSamples=1, trainable=WRONG)
-            await until(lambda: bool(world.api.all("pods")), 60.0)
+            await until(lambda: bool(world.pods.trainables), 60.0)
             await world.change(trainable=RIGHT)
-            await until(lambda: world.condition("Ready").get("reason") == "ChangePending", 60.0)
-            world.pods.behaviour.starts = True
             await until(lambda: world.states() == ["TERMINATED"], 600.0)
             await until(lambda: world.condition("Stalled").get("reason") == "Refused", 60.0)
             await world.change(trainable=WRONG)

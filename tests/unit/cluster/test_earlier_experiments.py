@@ -43,7 +43,21 @@ def test_any_other_place_is_refused(given: str) -> None:
     assert raised.value.parameter == ("warm_start",)
 
 
-def test_the_search_of_a_plan_opens_them_so() -> None:
+def test_one_of_another_namespace_is_refused(tmp_path: Path) -> None:
+    stored = open_storage(str(tmp_path / "runs" / "climb"))
+    stored.write(".trialpod/experiment.json", b'{"version": 1, "name": "climb", "namespace": "theirs"}')
+    assert EarlierExperiments(f"{tmp_path}/runs/next", StorageOptions(), "theirs")("climb").list()
+    with pytest.raises(InvalidInputError, match="another namespace than this one, ours"):
+        EarlierExperiments(f"{tmp_path}/runs/next", StorageOptions(), "ours")("climb")
+
+
+def test_all_others_are_listed(tmp_path: Path) -> None:
+    for name in ("next", "climb", "_odd", "walk"):
+        open_storage(str(tmp_path / "runs" / name)).write("result.json", b"{}")
+    assert EarlierExperiments(f"{tmp_path}/runs/next", StorageOptions()).names() == ["climb", "walk"]
+
+
+def test_the_plan_of_a_first_start_opens_them_so() -> None:
     document = {
         "apiVersion": "trialpod.dev/v1alpha1",
         "kind": "TuneExperiment",
@@ -59,7 +73,5 @@ def test_the_search_of_a_plan_opens_them_so() -> None:
     }
     experiment = msgspec.convert(document, TuneExperiment)
     place = StoragePlace(uri="s3://tune/runs/next", own=StorageOptions(), pods=StorageOptions())
-    search = make_plan(experiment, place, "team", None, None).search
-    assert search is not None
     with pytest.raises(InvalidInputError, match="no other experiment that is kept in s3://tune/runs"):
-        search.next_suggestion()
+        make_plan(experiment, place, "team", None, None)

@@ -18,6 +18,8 @@ import pytest
 from fake_api_http import HttpApi
 
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.names import SHARDS_ANNOTATION
+from trialpod_operator.cluster.shards.assignment import SHARDS, shares
 
 TIMEOUT_S = 90.0
 POLL_S = 0.05
@@ -44,9 +46,10 @@ def api() -> Iterator[HttpApi]:
 class Operator:
     """A running operator, on ports of its own."""
 
-    def __init__(self, api: HttpApi, folder: Path) -> None:
+    def __init__(self, api: HttpApi, folder: Path, name: str = "operator-1", **more: str) -> None:
+        self.name = name
         self.probe_port, report_port = free_ports(2)
-        self.log = folder / "operator.log"
+        self.log = folder / f"{name}.log"
         environment = {
             **os.environ,
             "KUBECONFIG": str(api.kubeconfig(folder)),
@@ -54,8 +57,9 @@ class Operator:
             "TRIALPOD_OPERATOR_NAMESPACE": "team",
             "TRIALPOD_PROBE_PORT": str(self.probe_port),
             "TRIALPOD_REPORT_PORT": str(report_port),
-            "TRIALPOD_WORK_DIR": str(folder / "work"),
-            "POD_NAME": "operator-1",
+            "TRIALPOD_WORK_DIR": str(folder / f"work-{name}"),
+            "POD_NAME": name,
+            **more,
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -116,3 +120,72 @@ class TestOperatorProcess:
         assert operator.process.wait(TIMEOUT_S) == 0, operator.log.read_text()
         lease = api.call(lambda: api.api.get("leases", "trialpod-operator"))
         assert not lease["spec"].get("holderIdentity")
+
+
+@pytest.fixture
+def pair(api: HttpApi, tmp_path: Path) -> Iterator[list[Operator]]:
+    several = {"TRIALPOD_REPLICAS": "2", "TRIALPOD_POD_ADDRESS": "127.0.0.1"}
+    made = [Operator(api, tmp_path, name, **several) for name in ("operator-1", "operator-2")]
+    yield made
+    for each in made:
+        each.process.kill()
+        each.process.wait(TIMEOUT_S)
+
+
+class TestTwoOperatorProcesses:
+    def test_share_the_shards_and_take_over(self, api: HttpApi, pair: list[Operator]) -> None:
+        def owners() -> dict[str, int]:
+            lease = api.call(lambda: api.api.get("leases", "trialpod-operator")) or {"metadata": {}}
+            return shares((lease["metadata"].get("annotations") or {}).get(SHARDS_ANNOTATION, ""))
+
+        def served() -> int:
+            return sum(each.get("/metrics")[1].count("trialpod_shard_experiments{") for each in pair)
+
+        def create(name: str) -> None:
+            space = {"lr": {"uniformm": [0, 1]}}
+            api.create(
+                paths.experiments("team"),
+                {
+                    "apiVersion": "trialpod.dev/v1alpha1",
+                    "kind": "TuneExperiment",
+                    "metadata": {"name": name},
+                    "spec": {"trainable": {"entrypoint": "train:train"}, "searchSpace": space},
+                },
+            )
+
+        def told(*names: str) -> bool:
+            items = [api.call(lambda name=name: api.api.get("tuneexperiments", name)) for name in names]
+            return all((item.get("status") or {}).get("conditions") for item in items)
+
+        first, second = pair
+        for each in pair:
+            each.wait_until("ready", lambda each=each: each.get("/readyz")[0] == 200)
+        first.wait_until("shared", lambda: owners() == {"operator-1": SHARDS // 2, "operator-2": SHARDS // 2})
+        first.wait_until("served", lambda: served() == SHARDS)
+        for number in range(8):
+            create(f"before-{number}")
+        first.wait_until("all are reconciled", lambda: told(*(f"before-{number}" for number in range(8))))
+
+        second.process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        first.wait_until("taken over", lambda: owners() == {"operator-1": SHARDS})
+        print(f"shards of a stopped operator were taken over in {time.monotonic() - began:.1f} s")
+        for number in range(8):
+            create(f"after-{number}")
+        first.wait_until("all are reconciled", lambda: told(*(f"after-{number}" for number in range(8))))
+
+        second.process.send_signal(signal.SIGCONT)
+        second.wait_until(
+            "shared again", lambda: owners() == dict.fromkeys(("operator-1", "operator-2"), SHARDS // 2)
+        )
+        first.wait_until("served again", lambda: served() == SHARDS)
+        assert "is gone: others may serve" in second.log.read_text()
+
+        first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(TIMEOUT_S) == 0, first.log.read_text()
+        began = time.monotonic()
+        second.wait_until("taken over", lambda: owners() == {"operator-2": SHARDS})
+        print(f"shards of an operator that ended were taken over in {time.monotonic() - began:.1f} s")
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(TIMEOUT_S) == 0, second.log.read_text()
+        assert [item["metadata"]["name"] for item in api.call(lambda: api.api.all("leases"))] == ["trialpod-operator"]

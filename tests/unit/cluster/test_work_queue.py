@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from trialpod_operator.cluster.work_queue import WorkQueue
+import virtual_time
+
+from trialpod_operator.cluster.work_queue import FairRoom, WorkQueue
 
 
 class Log:
@@ -128,3 +130,55 @@ def test_resting_key_merges_its_events_into_one_run() -> None:
         await queue.close()
 
     asyncio.run(body())
+
+
+class TestFairRoom:
+    def test_keys_have_their_turns_one_after_the_other(self) -> None:
+        """A hundred requests of one experiment keep one of another waiting for a single place."""
+        order: list[str] = []
+
+        async def test() -> None:
+            room = FairRoom(1)
+
+            async def request(key: str) -> None:
+                async with room:
+                    order.append(key)
+                    await asyncio.sleep(0.01)
+
+            async def work(key: str) -> float | None:
+                if key == "small":
+                    await asyncio.sleep(0.025)
+                await asyncio.gather(*(request(key) for _ in range(10 if key == "large" else 2)))
+                return None
+
+            queue = WorkQueue(work, lambda _key, _error: None)
+            queue.start()
+            queue.add("large")
+            queue.add("small")
+            await virtual_time.until(lambda: len(order) == 12)
+            await queue.close()
+
+        virtual_time.run(test)
+        assert [number for number, key in enumerate(order) if key == "small"] in ([3, 5], [4, 6])
+
+    def test_room_of_a_cancelled_request_is_given_on(self) -> None:
+        async def test() -> None:
+            room, served = FairRoom(1), []
+
+            async def request(name: str) -> None:
+                async with room:
+                    served.append(name)
+                    await asyncio.sleep(1.0)
+
+            first, second, third = (asyncio.ensure_future(request(name)) for name in "abc")
+            await asyncio.sleep(0.1)
+            second.cancel()
+            await asyncio.sleep(1.0)
+            assert served == ["a", "c"]
+            third.cancel()
+            await asyncio.sleep(0.1)
+            await request("d")
+            assert served == ["a", "c", "d"]
+            await first
+
+        virtual_time.run(test)

@@ -16,6 +16,7 @@ from api_server import GROUP, ApiServer, Run
 
 from trialpod_operator.api.models import TuneExperimentSpec
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.shards.assignment import SHARDS, Shard, ShardMap
 from trialpod_operator.commands.check import probe_of
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.checks import Checks
@@ -142,6 +143,18 @@ def test_the_lease_tells_version_and_life_of_the_operator(server: ApiServer, tri
     assert "it is not at work" in trialpod("check", "--no-pod", status=1)
     server.routes["GET", path] = {**lease, "metadata": {"annotations": {"trialpod.dev/version": "0.9.0"}}}
     assert 'pip install "trialpod==0.9.0"' in trialpod("check", "--no-pod", status=1)
+
+
+def test_operators_that_share_the_work_are_counted(server: ApiServer, trialpod: Run) -> None:
+    path = "/apis/coordination.k8s.io/v1/namespaces/trialpod-system/leases/trialpod-operator"
+    shard_map = ShardMap(shards=tuple(Shard(owner="ab"[number % 4 // 3], epoch=1) for number in range(SHARDS)))
+    notes = {"trialpod.dev/version": "0.1.9", "trialpod.dev/shards": shard_map.encode()}
+    server.routes["GET", path] = {"metadata": {"annotations": notes}, "spec": {}}
+    server.routes["GET", "/api/v1/pods"] = {"items": [operator_pod(), operator_pod()]}
+    text = trialpod("check", "--no-pod")
+    assert "2 operators in trialpod-system: a serves 12 of 16 shards, b serves 4 of 16 shards" in text
+    notes["trialpod.dev/shards"] = "of another release"
+    assert "trialpod 0.1.9 is ready" in trialpod("check", "--no-pod")
 
 
 # -- from inside --

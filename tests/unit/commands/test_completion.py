@@ -56,6 +56,30 @@ class TestBash:
         assert self.offered(bash_script, folder, *words) == expected
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed here")
+class TestFish:
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("trialpod sta", {"status"}),
+            ("trialpod run --max", {"--max-concurrent"}),
+            ("trialpod results -o c", {"csv"}),
+            ("trialpod status climb", {"climb the hill"}),
+            ("trialpod help val", {"validate"}),
+        ],
+    )
+    def test_offers(self, tmp_path: Path, line: str, expected: set[str]) -> None:
+        (tmp_path / "trialpod-results" / "climb the hill").mkdir(parents=True)
+        (tmp_path / "trialpod.fish").write_text(script("fish"))
+        code = f"source trialpod.fish; complete -C '{line}'"
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", code],
+            cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert {offer.partition("\t")[0] for offer in done.stdout.splitlines()} == expected
+
+
 class TestScripts:
     @pytest.mark.parametrize("shell", SHELLS)
     def test_name_every_command_and_option(self, shell: str) -> None:

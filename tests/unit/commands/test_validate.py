@@ -119,3 +119,41 @@ class TestImports:
         assert main(["validate", "--imports", str(file)]) == 0
         assert "warning: " in (said := capsys.readouterr().err)
         assert "trian reads momentum from its config" in said
+
+
+class TestFilesBesideTheManifest:
+    """Read, not imported: what they tell is a warning, since an image may have other files."""
+
+    def said(self, file: Path, capsys: pytest.CaptureFixture[str], module: str, source: str) -> str:
+        (file.parent / f"{module}.py").write_text(source)
+        assert main(["validate", str(file)]) == 0
+        return capsys.readouterr().err
+
+    def test_mistyped_module(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        said = self.said(file, capsys, "trian", "def train(config): pass")
+        assert "train.py is not beside the manifest; did you mean trian:train?" in said
+
+    def test_mistyped_function(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        said = self.said(file, capsys, "train", "def trian(config): pass")
+        assert "train.py does not define train; did you mean trian?" in said
+
+    def test_syntax_error(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "train.py, line 1 is no valid Python" in self.said(file, capsys, "train", "def train(config:")
+
+    def test_parameter_that_nothing_gives(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        said = self.said(file, capsys, "train", "def train(config): config['momentum']")
+        assert "train reads momentum from its config" in said
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "def train(config): pass",
+            "from other import train",
+            "from other import *",
+            "train = 1",
+            "exec('train = 1')",
+            "if True:\n    def train(config): pass",
+        ],
+    )
+    def test_nothing_to_say(self, file: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
+        assert self.said(file, capsys, "train", source) == ""

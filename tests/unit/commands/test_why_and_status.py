@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import socket
 from typing import Any
 
@@ -12,6 +13,7 @@ from api_server import ApiServer, Run, condition_of, experiment_object, trial_ob
 from display_views import experiment, trial
 
 from trialpod.storage.lock import LockHolder
+from trialpod_operator.cluster.shards.assignment import SHARDS, Shard, ShardMap
 from trialpod_operator.commands.why import local_findings, local_text
 from trialpod_operator.display.view import TrialRow
 from trialpod_operator.view.reading import Activity
@@ -45,7 +47,7 @@ def test_why_groups_pending_and_failed_trials_with_remedy(server: ApiServer, tri
     })  # fmt: skip
     text = trialpod("why", "climb")
     assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 starting\n")
-    assert "Ready=False Unschedulable, since " in text
+    assert re.search(r"Ready=False Unschedulable, [\d.]+ \S+( \d+ \w+)? ago: ", text)
     assert "  Unschedulable: not enough cpu; ask for less in spec.resources\n    d75de_00000, d75de_00001\n" in text
     assert "  1 trial: ran out of memory; raise spec.resources.memory\n" in text
     assert "    d75de_00002; log: s3://tune/runs/climb/t2/log.txt\n" in text
@@ -235,6 +237,17 @@ class TestNoOperator:
         now = dt.datetime.now(dt.UTC).isoformat()
         server.routes["GET", LEASE] = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": now}}
         assert "no obstacle is known" in trialpod("why", "climb")
+
+    @pytest.mark.parametrize("command", ["why", "status"])
+    def test_handover_to_another_is_said(self, server: ApiServer, trialpod: Run, command: str) -> None:
+        ready = condition_of("Ready", "True", "Running", "trials are running")
+        server.put("tuneexperiments", experiment_object("climb", conditions=[ready]))
+        now = dt.datetime.now(dt.UTC).isoformat()
+        spec = {"holderIdentity": "a", "leaseDurationSeconds": 6, "renewTime": now}
+        moving = ShardMap(shards=(Shard(owner="a", epoch=1, heir="b", changed=2),) * SHARDS)
+        metadata = {"annotations": {"trialpod.dev/shards": moving.encode()}}
+        server.routes["GET", LEASE] = {"metadata": metadata, "spec": spec}
+        assert "is handed over by operator a to b" in trialpod(command, "climb")
 
 
 @pytest.mark.parametrize(("spec", "words"), [({}, "would end them"), ({"progressDeadline": "1h"}, "end after 1 h")])

@@ -229,6 +229,13 @@ def test_three_trials_without_the_metric_end_the_experiment() -> None:
     assert shell.status() == ["ERROR"] * 3
 
 
+def test_a_number_without_a_name_is_told_how_to_be_reported() -> None:
+    shell = Shell(1)
+    shell.results("t0", {"training_iteration": 1, "_metric": 1.0})
+    (warning,) = kinds(shell.actions, Warned)
+    assert warning.message.endswith("but a number without a name; report {'score': number}")
+
+
 def test_metric_missing_in_one_trial_fails_that_trial_only() -> None:
     shell = Shell(6, max_concurrent=1)
     shell.results("t0", result(1))

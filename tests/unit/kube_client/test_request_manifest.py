@@ -116,6 +116,13 @@ def test_several_metrics_stand_in_place_of_one() -> None:
     assert not {"metric", "mode"} & set(made)
 
 
+def test_earlier_experiments_go_with_the_search_that_takes_them() -> None:
+    made = spec(algorithm="auto", warm_start={"experiments": ["climb"]})
+    assert (made["algorithm"], made["warmStart"]) == ("auto", {"experiments": ["climb"]})
+    with pytest.raises(InvalidInputError, match="warm_start: is advice for the search auto"):
+        spec(warm_start={"auto": True})
+
+
 def test_front_of_several_metrics_is_read_from_the_status() -> None:
     item = {
         "metadata": {"name": "e"},

@@ -272,3 +272,21 @@ class TestReaders:
         log = TrialLog.resume(tmp_path, STATIC, {})
         assert not log.is_replacing
         assert (tmp_path / "result.json").read_bytes() == b""
+
+
+class TestUnderRaysName:
+    def test_keys_of_every_result_are_in_rays_order(self, tmp_path):
+        from trialpod.compat import ray
+
+        ray.install(replace=True)
+        try:
+            log = TrialLog(tmp_path, {"trial_id": "t", "pid": 1, "config": {"x": 1}})
+            log.append([{"loss": 0.5, "timestamp": 7, "time_since_restore": 1.0, "training_iteration": 1}])
+            log.flush()
+        finally:
+            ray.uninstall()
+        row = json.loads((tmp_path / "result.json").read_text())
+        order = ["loss", "timestamp", "training_iteration", "trial_id", "pid", "config", "time_since_restore"]
+        assert list(row) == order
+        header = (tmp_path / "progress.csv").read_text().splitlines()[0]
+        assert header.split(",") == [key for key in order if key != "config"]

@@ -44,7 +44,7 @@ def of_a_run(folder: str) -> dict[str, Any]:
         "best_result_df": lambda: sorted(c for c in analysis.best_result_df.columns),
         "best_logdir": lambda: os.path.basename(analysis.best_logdir).split("_")[1],
         "best_path": lambda: os.path.basename(analysis.best_path).split("_")[1],
-        "results": lambda: [type(analysis.results).__name__, sorted(r["loss"] for r in analysis.results.values())],
+        "results": lambda: [isinstance(analysis.results, dict), sorted(r["loss"] for r in analysis.results.values())],
         "results_df": lambda: [len(analysis.results_df), analysis.results_df.index.name],
         "results_df columns": lambda: sorted(c for c in analysis.results_df.columns),
         "experiment_path": analysis.experiment_path,

@@ -38,7 +38,10 @@ def folder_of_an_experiment(folder: str) -> dict[str, Any]:
         "tuner.pkl": "tuner.pkl" in entries,
         "experiment state": any(entry.startswith("experiment_state") for entry in entries),
         "search state": any(entry.startswith("basic-variant-state") for entry in entries),
-        "files of a trial": [name for name in files if "tfevents" not in name],
+        "files of a trial": [name for name in files if name.startswith(("params", "result", "progress"))],
+        "other files of a trial": [
+            name for name in files if not name.startswith(("params", "result", "progress")) and "tfevents" not in name
+        ],
         "tfevents": any("tfevents" in name for name in files),
         "params.json": open(f"{trials[0]}/params.json").read().split(),
         "configs": sorted(str(r.config) for r in grid),
@@ -133,7 +136,7 @@ def resources(folder: str) -> dict[str, Any]:
         "pgf required": tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 2, "GPU": 1}]).required_resources,
         "pgf of nothing": raised(lambda: tune.PlacementGroupFactory([])),
         "pgf of an empty head": raised(lambda: tune.PlacementGroupFactory([{}, {"CPU": 1}]).head_bundle_is_empty),
-        "pgf of negative": raised(lambda: tune.PlacementGroupFactory([{"CPU": -1}])),
+        "pgf of negative": raised(lambda: tune.PlacementGroupFactory([{"CPU": -1}]).required_resources),
     }
 
 

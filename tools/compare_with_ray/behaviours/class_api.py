@@ -52,7 +52,7 @@ def by_hand(folder: str) -> dict[str, Any]:
         "counters": [second["training_iteration"], second["iterations_since_restore"], second["n"]],
         "done": first["done"],
         "timesteps": [first.get("timesteps_total", "none"), first.get("episodes_total", "none")],
-        "saved": type(saved).__name__ in ("_TrainingResult", "SavedPath") or type(saved).__name__,
+        "saved": [hasattr(saved, "checkpoint"), saved.metrics["n"]],
         "files": sorted(e for e in os.listdir(saved.checkpoint.path) if not e.startswith(".")),
         "restored": [third["n"], third["training_iteration"], third["iterations_since_restore"]],
         "properties": [trainer.iteration, trainer.training_iteration, trainer.trial_id, trainer.trial_name],

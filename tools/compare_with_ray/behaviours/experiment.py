@@ -48,9 +48,9 @@ def attributes(folder: str) -> dict[str, Any]:
         "a lambda": lambda: Experiment("e", lambda config: None, storage_path=folder).run_identifier,
         "a partial": lambda: Experiment("e", functools.partial(_train), storage_path=folder).run_identifier,
         "bad stop": lambda: make(stop=5),
-        "a stop of two arguments": lambda: make(stop=lambda a, b: True).name,
+        "a stop of two arguments": lambda: make(stop=lambda a, b: True).run_identifier,
         "from_json": lambda: [
-            Experiment.from_json("n", {"run": "_train", "config": {"x": 2}, "storage_path": folder}).name,
+            Experiment.from_json("n", {"run": "_train", "config": {"x": 2}, "storage_path": folder}).run_identifier,
         ],
         "from_json without run": lambda: Experiment.from_json("n", {"config": {}}),
         "remote_path": lambda: experiment.remote_path == f"{folder}/e",

@@ -15,8 +15,13 @@ from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallbac
 
 
 def _train(config: dict[str, Any]) -> None:
-    tune.report({"loss": 1, "deep": {"er": 2}, "list": [1, 2], "text": "a,b", "none": None, "flag": True})
-    tune.report({"loss": 0.1 + 0.2, "deep": {"er": 3, "new": 1}, "later": 5, "nan": float("nan")})
+    tune.report({"loss": 1, "list": [1, 2], "text": "a,b", "none": None, "flag": True})
+    tune.report({"loss": 0.1 + 0.2, "later": 5, "nan": float("nan")})
+
+
+def _nested(config: dict[str, Any]) -> None:
+    tune.report({"loss": 1, "deep": {"er": 2}})
+    tune.report({"loss": 2, "deep": {"er": 3, "new": 1}})
 
 
 def _fit(folder: str, trainable: Any = _train, space: Any = None, **kwargs: Any) -> Any:
@@ -32,7 +37,7 @@ def files(folder: str) -> dict[str, Any]:
     result = _fit(folder)[0]
     rows = [json.loads(line) for line in open(f"{result.path}/result.json")]
     table = list(csv.DictReader(open(f"{result.path}/progress.csv")))
-    own = ("loss", "deep", "list", "text", "none", "flag", "later", "nan")
+    own = ("loss", "list", "text", "none", "flag", "later", "nan")
     fixed = {"trial_id", "date", "timestamp", "pid", "hostname", "node_ip", "time_total_s", "time_this_iter_s"}
     return {
         "result.json: own": [{key: row[key] for key in own if key in row} for row in rows],
@@ -41,7 +46,7 @@ def files(folder: str) -> dict[str, Any]:
         "result.json: order": [[key for key in row if key not in own] for row in rows],
         "result.json: config": rows[0]["config"],
         "result.json: raw": [
-            '"deep": {"er": 2}' in open(f"{result.path}/result.json").readline(),
+            '"loss": 1, "list": [1, 2]' in open(f"{result.path}/result.json").readline(),
             "NaN" in open(f"{result.path}/result.json").read(),
         ],
         "progress.csv: header": list(table[0]),
@@ -51,7 +56,20 @@ def files(folder: str) -> dict[str, Any]:
         "params.json: text": open(f"{result.path}/params.json").read(),
         "params.pkl": lambda: pickle.load(open(f"{result.path}/params.pkl", "rb")),
         "frame": sorted(result.metrics_dataframe.columns),
-        "frame: deep": result.metrics_dataframe["deep/er"].tolist(),
+    }
+
+
+@probe
+def nested_metrics(folder: str) -> dict[str, Any]:
+    result = _fit(folder, _nested)[0]
+    row = json.loads(open(f"{result.path}/result.json").readline())
+    table = list(csv.DictReader(open(f"{result.path}/progress.csv")))
+    return {
+        "result.json": {key: value for key, value in row.items() if key.startswith("deep")},
+        "progress.csv": [{k: v for k, v in row.items() if k.startswith("deep")} for row in table],
+        "progress.csv: order": list(table[0])[-2:],
+        "metrics": result.metrics["deep"],
+        "frame": result.metrics_dataframe["deep/er"].tolist(),
     }
 
 
@@ -117,7 +135,7 @@ def own_loggers(folder: str) -> dict[str, Any]:
     return {
         "calls": own.calls,
         "calls of a failure": failing.calls,
-        "standard files beside it": [f for f in files if "tfevents" not in f],
+        "standard files beside it": [f for f in files if f.startswith(("params", "result", "progress"))],
         "json given": sorted(e for e in os.listdir(given.path) if e.endswith(("json", "csv"))),
         "classes": [
             issubclass(c, LoggerCallback) for c in (CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback)

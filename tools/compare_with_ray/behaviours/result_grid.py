@@ -22,6 +22,20 @@ def _train(config: dict[str, Any]) -> None:
         raise ValueError("three")
 
 
+_ATTRIBUTES = [
+    "best_checkpoints",
+    "checkpoint",
+    "config",
+    "error",
+    "filesystem",
+    "from_path",
+    "get_best_checkpoint",
+    "metrics",
+    "metrics_dataframe",
+    "path",
+]
+
+
 @probe
 def of_a_fit(folder: str) -> dict[str, Any]:
     tuner = tune.Tuner(
@@ -62,7 +76,7 @@ def of_a_fit(folder: str) -> dict[str, Any]:
         "get_results": len(tuner.get_results()),
         "repr": repr(grid).split("(")[0],
         "repr of a result": repr(good).split("(")[0],
-        "result attributes": sorted(k for k in dir(good) if not k.startswith("_")),
+        "result attributes": {name: hasattr(good, name) for name in _ATTRIBUTES},
         "path": os.path.basename(good.path).split("_")[1],
         "checkpoint": open(f"{good.checkpoint.path}/n").read(),
         "best_checkpoints": lambda: [[open(f"{c.path}/n").read(), m["loss"]] for c, m in good.best_checkpoints],
@@ -110,5 +124,7 @@ def of_nothing_reported(folder: str) -> dict[str, Any]:
         "failed: frame": lambda: len(failed.get_dataframe()),
         "failed: metrics_dataframe": lambda: failed[0].metrics_dataframe is None,
         "silent, with a metric": lambda: type(run(silent)).__name__,
-        "files of the failed": sorted(e for e in os.listdir(failed[0].path) if "tfevents" not in e),
+        "files of the failed": sorted(
+            e for e in os.listdir(failed[0].path) if e.startswith(("error", "params", "result", "progress"))
+        ),
     }

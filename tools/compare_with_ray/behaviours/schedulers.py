@@ -57,6 +57,22 @@ def _reached(grid: Any) -> Any:
     return sorted([r.config["x"], r.metrics["training_iteration"]] for r in grid)
 
 
+_NAMES = [
+    "ASHAScheduler",
+    "AsyncHyperBandScheduler",
+    "FIFOScheduler",
+    "HyperBandForBOHB",
+    "HyperBandScheduler",
+    "MedianStoppingRule",
+    "PopulationBasedTraining",
+    "PopulationBasedTrainingReplay",
+    "ResourceChangingScheduler",
+    "SCHEDULER_IMPORT",
+    "TrialScheduler",
+    "create_scheduler",
+]
+
+
 @probe
 def in_experiments(folder: str) -> dict[str, Any]:
     one: dict[str, Any] = {"tune": {"max_concurrent_trials": 1}}
@@ -153,7 +169,7 @@ def arguments(folder: str) -> dict[str, Any]:
             FIFOScheduler().supports_buffered_results,
             HyperBandScheduler().supports_buffered_results,
         ],
-        "names": sorted(n for n in dir(schedulers) if n[0].isupper()),
+        "names": {name: hasattr(schedulers, name) for name in _NAMES},
         "bohb": raised(lambda: type(HyperBandForBOHB(metric="a", mode="max", max_t=9)).__name__),
     }
 
@@ -222,4 +238,30 @@ def own_schedulers(folder: str) -> dict[str, Any]:
         "pauses": lambda: _reached(_fit(folder, Pauses(), (1,), 4)),
         "raises": lambda: _fit(folder, Fails(), (1,), 4),
         "chooses": lambda: _reached(_fit(folder, Backwards(), (1, 2, 3), 1, tune={"max_concurrent_trials": 1})),
+    }
+
+
+@probe
+def decisions(folder: str) -> dict[str, Any]:
+    def train(config: dict[str, Any]) -> None:
+        for number in range(1, 10):
+            tune.report({"loss": config["x"] / number})
+
+    def lengths(scheduler: Any) -> Any:
+        grid = tune.Tuner(
+            train,
+            param_space={"x": tune.grid_search([5, 3, 8, 1, 9, 2, 7, 4])},
+            tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=scheduler, max_concurrent_trials=1),
+            run_config=tune.RunConfig(storage_path=folder, verbose=0),
+        ).fit()
+        return [[r.config["x"], r.metrics["training_iteration"]] for r in grid]
+
+    return {
+        "asha": lambda: lengths(schedulers.ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)),
+        "asha by halves": lambda: lengths(schedulers.ASHAScheduler(max_t=8, grace_period=2, reduction_factor=2)),
+        "asha, last not stopped": lambda: lengths(schedulers.ASHAScheduler(max_t=4, stop_last_trials=False)),
+        "median": lambda: lengths(schedulers.MedianStoppingRule(grace_period=1, min_samples_required=2)),
+        "median after a while": lambda: lengths(
+            schedulers.MedianStoppingRule(grace_period=4, min_samples_required=3, hard_stop=True)
+        ),
     }

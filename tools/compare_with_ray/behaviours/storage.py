@@ -40,7 +40,7 @@ def artifacts(folder: str) -> dict[str, Any]:
     return {
         "synced": [name for name in _tree(synced.path) if name.startswith(("artifact", "sub"))],
         "synced at the end": [name for name in _tree(at_end[0].path) if name.startswith(("artifact", "sub"))],
-        "standard files": [name for name in _tree(synced.path) if not name.startswith(("artifact", "sub"))],
+        "standard files": [n for n in _tree(synced.path) if n.startswith(("params", "result", "progress"))],
     }
 
 

@@ -5,9 +5,11 @@ They belong to the process, as those of any Prometheus client do; `REGISTRY` hol
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 
@@ -17,6 +19,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
+
+LAG_INTERVAL_S = 0.1
 
 MAX_SERIES = 200
 """Maximum number of series of a counter with labels."""
@@ -68,6 +72,12 @@ STORAGE_ERRORS = _counter(
 CHECKPOINTS = _counter("trialpod_checkpoints_total", "Checkpoints that trials committed.")
 CHECKPOINT_BYTES = _counter("trialpod_checkpoint_bytes_total", "Their sizes.")
 RECONCILE_SECONDS = _histogram("trialpod_reconcile_seconds", "One look at one experiment.")
+RECONCILE_STEP_SECONDS = _histogram(
+    "trialpod_reconcile_step_seconds", "One step of a look, from one wait to the next: nothing else runs meanwhile."
+)
+LOOP_LAG_SECONDS = _histogram(
+    "trialpod_loop_lag_seconds", "How late the event loop is, sampled ten times a second: every answer is as late."
+)
 RECONCILE_ERRORS = _counter("trialpod_reconcile_errors_total", "Looks at an experiment that ended in an error.")
 API_REQUESTS = BoundedCounter(
     _counter(
@@ -162,7 +172,7 @@ def timed_reconcile(
     async def timed(key: str) -> float | None:
         began = timer()
         try:
-            return await reconcile(key)
+            return await _Stepwise(reconcile(key), timer)
         except Exception:
             RECONCILE_ERRORS.inc()
             raise
@@ -170,6 +180,39 @@ def timed_reconcile(
             RECONCILE_SECONDS.observe(timer() - began)
 
     return timed
+
+
+class _Stepwise:
+    """Awaits something, and times each of its steps."""
+
+    def __init__(self, work: Awaitable[float | None], timer: Timer) -> None:
+        self._work = work
+        self._timer = timer
+
+    def __await__(self) -> Generator[Any, Any, float | None]:
+        steps: Any = self._work.__await__()
+        resume, value = steps.send, None
+        while True:
+            began = self._timer()
+            try:
+                waits_for = resume(value)
+            except StopIteration as end:
+                result: float | None = end.value
+                return result
+            finally:
+                RECONCILE_STEP_SECONDS.observe(self._timer() - began)
+            try:
+                resume, value = steps.send, (yield waits_for)
+            except BaseException as error:  # noqa: BLE001 - given to what is awaited
+                resume, value = steps.throw, error
+
+
+async def sample_loop_lag(timer: Timer = time.perf_counter) -> None:
+    """Sample how late the event loop is, until cancelled."""
+    while True:
+        due = timer() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        LOOP_LAG_SECONDS.observe(max(0.0, timer() - due))
 
 
 def count_request(method: str, path: str, code: int) -> None:

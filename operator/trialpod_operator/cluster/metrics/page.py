@@ -1,6 +1,7 @@
 """The text of a scrape: the process's instruments, and how things stand now, read from what the watches have shown.
 
-A finished experiment has no series of its own any more, and a standby shows none.
+A finished experiment has no series of its own any more. Of several operators at work each shows the trials and usage
+of its own experiments, so that sums over them are right.
 """
 
 from __future__ import annotations
@@ -70,25 +71,49 @@ def page(
     active: bool,
     queue_depth: int,
     open_count: int,
+    shards: Mapping[int, int] | None = None,
+    unserved: Mapping[int, float] | None = None,
     accounts: Iterable[Account] = (),
 ) -> str:
     """Return the whole text of a scrape.
 
     Args:
         experiments: the TuneExperiments as they were last seen, by "namespace/name".
-        active: this operator holds the Lease.
+        active: this operator has its Lease.
         queue_depth: experiments that wait for a reconcile pass.
         open_count: experiments in memory.
+        shards: how many experiments are open in each shard that this operator serves.
+        unserved: the shards that no operator serves, each with the seconds since when.
         accounts: of them, and of those that have just finished.
     """
     families = [
-        GaugeMetricFamily("trialpod_active", "1 when this operator is the one at work, 0 when it stands by.", active),
+        GaugeMetricFamily("trialpod_active", "1 when this operator is at work, 0 when it waits.", active),
+        *_shard_families(shards or {}, unserved or {}),
         GaugeMetricFamily("trialpod_queue_depth", "Experiments that wait for a look.", queue_depth),
         GaugeMetricFamily("trialpod_open_experiments", "Experiments whose engine is in memory.", open_count),
         *_experiment_families(experiments),
         *account_families(accounts),
     ]
     return generate_latest(_Current(families)).decode()
+
+
+def _shard_families(shards: Mapping[int, int], unserved: Mapping[int, float]) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "trialpod_shard_experiments",
+        "Open experiments of each shard that this operator serves.",
+        labels=["shard"],
+    )
+    for number, count in shards.items():
+        family.add_metric([str(number)], count)
+    yield family
+    family = GaugeMetricFamily(
+        "trialpod_shard_unserved_seconds",
+        "For how long no operator has served a shard, as far as this operator sees.",
+        labels=["shard"],
+    )
+    for number, seconds in unserved.items():
+        family.add_metric([str(number)], seconds)
+    yield family
 
 
 def _experiment_families(experiments: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:

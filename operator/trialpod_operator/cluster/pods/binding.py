@@ -114,9 +114,8 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
     given = trial.current.pid != 0 or trial.current.received > 0
     pods = [
         pod
-        for pod in cache.pods(key)
-        if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id
-        and names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
+        for pod in cache.pods_of_trial(key, trial.trial_id)
+        if names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
         and "pod" not in pod  # an object of another kind runs one attempt
         and not is_leaving(pod, set())
         and (not given and _number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)

@@ -17,7 +17,9 @@ Owned by the event loop; reconciles of one experiment never overlap.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection
 
 import msgspec
@@ -29,6 +31,7 @@ from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.assignments import Assignments
+from trialpod_operator.cluster.pods.attention import Look
 from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, adopt, is_leaving
 from trialpod_operator.cluster.pods.build import grace_seconds, reuses_pods, spec_digest
 from trialpod_operator.cluster.pods.creation import PodCreation
@@ -62,6 +65,9 @@ from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 
 logger = logging.getLogger(__name__)
+
+SLICE = 250
+"""So many attempts are looked at before other experiments have their turn."""
 
 COMMIT_TIMEOUT_S = 1.0
 """Maximum time that one pass waits for the storage before it ends the heads of groups that have failed."""
@@ -106,6 +112,8 @@ class PodBindings:
         self.assignments = Assignments(self._pods)
         self._digested: TuneExperimentSpec | None = None
         self._digest = ""  # of that spec
+        self._queued = False  # a webhook has put the pods into a queue
+        self._placed: set[str] = set()  # ids of the trials whose attempts have a node, or their work
         self._take_over()
 
     def _take_over(self) -> None:
@@ -117,7 +125,8 @@ class PodBindings:
             if not trial.ended or item is None or (item.get("status") or {}).get("state") != trial.status:
                 pods.changed.add(trial.trial_id)
         for trial in state.running_trials():
-            binding = pods.bindings[trial.trial_id] = adopt(pods.key, trial, pods.cache, pods.clock())
+            binding = adopt(pods.key, trial, pods.cache, pods.clock())
+            pods.bind(binding)
             if pods.work.objects is not None and binding.assigned:
                 pods.work.objects.resume(pods.pod_name(binding), trial.current.hostname)
             self._make_group(binding)
@@ -163,6 +172,27 @@ class PodBindings:
         """Ids of trials whose TuneTrial has to be looked at; the reader removes them."""
         return self._pods.changed
 
+    def trial_changed(self, trial_id: str) -> None:
+        """A TuneTrial was edited or deleted by somebody."""
+        self._pods.changed.add(trial_id)
+        self._pods.attention.note(trial_id)
+
+    def pod_changed(self, trial_id: str, name: str) -> None:
+        """A pod with a trial's label was made, changed or deleted."""
+        attention, binding = self._pods.attention, self._pods.bindings.get(trial_id)
+        if binding is None or self._pods.pod_name(binding) != name:
+            self._note_removal(name)
+        if binding is not None:
+            attention.note(trial_id)
+
+    def _note_removal(self, name: str) -> None:
+        """Have a pod without an attempt removed; one that leaves takes what it printed along."""
+        now, pod = self._pods.clock(), self._pods.cache.pod(self._pods.key, name)
+        if pod is not None and pod["metadata"].get("deletionTimestamp"):
+            self._pods.attention.sweep_by(now)
+        else:
+            self._pods.attention.note_removal(now, len(self._pods.bindings))
+
     @property
     def under_way(self) -> Collection[str]:
         """Ids of the trials that have an attempt which should have a pod."""
@@ -177,6 +207,7 @@ class PodBindings:
         match action:
             case TrialCreated(trial=trial):
                 self._pods.changed.add(trial.trial_id)
+                self._pods.attention.note(trial.trial_id)
             case StartAttempt(trial=trial, attempt=attempt):
                 self._start(trial, attempt)
             case StopAttempt(trial=trial, attempt=attempt):
@@ -184,6 +215,7 @@ class PodBindings:
                 if binding is not None and binding.attempt == attempt and binding.stop_at is None:
                     hangs = not binding.assigned or trial.current.deadline_missed  # and will not end by itself
                     binding.stop_at = self._pods.clock() + (0.0 if hangs else self._grace_s)
+                    self._pods.attention.note(trial.trial_id)
                     self._pods.changed.add(trial.trial_id)
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
                 self._end_run(trial)
@@ -206,32 +238,46 @@ class PodBindings:
 
     async def reconcile(self) -> float | None:
         """Bring the pods in line with what should run; return in how many seconds to come back."""
-        now = self._pods.clock()
+        now, attention = self._pods.clock(), self._pods.attention
         # Attempts that are objects of another kind: what their pods show counts together with the object.
         if self._pods.work.objects is not None:
             await self._pods.work.objects.refresh(now)
+        look = attention.take(self._pods.bindings, now, every=self._needs_sweep())
+        try:
+            await self._advance(now, look)
+        except BaseException:
+            attention.sweep_by(now)  # what was noted may not have been done
+            raise
+        return self._next_pass(now, look)
+
+    async def _advance(self, now: float, look: Look) -> None:
         # Ends first: a freed slot is used in this pass.
-        self._endings.note(now)
+        bindings = look.bindings
+        for start in range(0, len(bindings), SLICE):
+            self._endings.note(now, bindings[start : start + SLICE])
+            if start + SLICE < len(bindings):
+                await asyncio.sleep(0)  # other experiments have their turn
         # Attempts that have not called for a while may have ended without an event: ask the API server.
-        await self._endings.ask_about_silent(now)
+        await self._endings.ask_about_silent(now, look)
         # Start groups whose pods all wait, end those that lost one.
         await self._reconcile_groups(now)
         # End attempts that were to stop before they began; running ones are stopped by deleting their pods, below.
-        self._stop_overdue(now)
+        self._stop_overdue(now, look)
         # Delete pending pods of an earlier image or template, before pods are created from the corrected one.
-        await self._replace_outdated()
+        await self._replace_outdated(look)
         # Give idle pods their next attempts, before pods are created for these.
         await self._serve_idle(now)
         # Ask for the events of a pod that does not start, for the status.
         await self._diagnostics.refresh(now)
         # Create what is missing; its names keep it from being created twice.
-        await self._creation.create_missing(now)
+        await self._creation.create_missing(now, look)
         # Delete what no attempt needs, logs first; new pods do not wait for that.
-        await self._collect_garbage(now)
+        if look.sweeps:
+            await self._collect_garbage(now)
         # Tell the engine how many attempts the cluster takes.
+        self._find_placed(look)
         if self._pods.durable.engine.state.settings is not None:
-            self.observe_capacity(self._pods.durable.engine.state.required_settings)
-        return self._next_pass(now)
+            self._tell_capacity(self._pods.durable.engine.state.required_settings, look)
 
     # -- what should run --
 
@@ -248,17 +294,19 @@ class PodBindings:
                 self._collector.keep(pod["metadata"]["name"])
         elif self._pods.reuse is not None and self._pods.reuse.take(binding):
             self._collector.keep(self._pods.pod_name(binding))
-        self._pods.bindings[trial_id] = binding
+        self._pods.bind(binding)
         self._pods.changed.add(trial_id)
         self._pods.in_place.started(binding)
 
     def _end_run(self, trial: Trial) -> None:
         self._pods.changed.add(trial.trial_id)
         binding = self._pods.bindings.pop(trial.trial_id, None)
+        self._placed.discard(trial.trial_id)
         if binding is not None:
             self._collector.expect_exit(
                 self._pods.pod_name(binding), self._pods.clock(), self._pods.groups.names(binding)
             )
+            self._note_removal(self._pods.pod_name(binding))
             if binding.group is not None:
                 binding.group.release()
         if trial.ended:
@@ -313,11 +361,11 @@ class PodBindings:
             self._pods.groups.make(binding, workers.replicas, workers.start_timeout_seconds)
 
     async def _reconcile_groups(self, now: float) -> None:
-        if all(binding.group is None for binding in self._pods.bindings.values()):
+        if self._pods.experiment().spec.workers is None:
             return
         for binding in list(self._pods.bindings.values()):
             await self._pods.groups.look(binding, now)
-        self._endings.note(now)
+        self._endings.note(now, list(self._pods.bindings.values()))
         for binding in list(self._pods.bindings.values()):
             self.assignments.begin_group(binding)
         # A confirmed failure is durable before its head is ended: the next operator finds one or the other.
@@ -329,8 +377,8 @@ class PodBindings:
 
     # -- making and ending pods --
 
-    def _stop_overdue(self, now: float) -> None:
-        for binding in list(self._pods.bindings.values()):
+    def _stop_overdue(self, now: float, look: Look) -> None:
+        for binding in look.bindings:
             if binding.stop_at is None or now < binding.stop_at:
                 continue
             if not binding.assigned:
@@ -340,7 +388,7 @@ class PodBindings:
                     AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)
                 )
 
-    async def _replace_outdated(self) -> None:
+    async def _replace_outdated(self, look: Look) -> None:
         """Delete pods that wait on their nodes and were made from an earlier image, template or resources.
 
         Their attempts have done nothing yet, and get pods as the manifest is now: a corrected image helps at once.
@@ -348,7 +396,7 @@ class PodBindings:
         spec = self._pods.experiment().spec
         if spec is not self._digested:
             self._digested, self._digest = spec, spec_digest(spec)
-        for binding in list(self._pods.bindings.values()):
+        for binding in look.bindings:
             if binding.assigned or binding.in_reused_pod or binding.stop_at is not None:
                 continue
             group = binding.group is not None
@@ -392,6 +440,35 @@ class PodBindings:
 
     # -- small parts --
 
+    def _needs_sweep(self) -> bool:
+        """Return whether each pass looks at all attempts: what happens to one concerns others."""
+        spec = self._pods.experiment().spec
+        return (
+            spec is not self._digested
+            or spec.workers is not None
+            or self._pods.reuse is not None
+            or self._pods.work.objects is not None
+            or self._queued
+            or bool(queues.queue_of(spec.template))
+        )
+
+    def _find_placed(self, look: Look) -> None:
+        """Keep count of the attempts that have a node, or their work already."""
+        for binding in look.bindings:
+            if binding.assigned or node_of(self._pods.own_pod(binding)):
+                self._placed.add(binding.trial.trial_id)
+            else:
+                self._placed.discard(binding.trial.trial_id)
+
+    def _tell_capacity(self, settings: Settings, look: Look) -> None:
+        if look.sweeps:
+            self.observe_capacity(settings)
+            return
+        known = self._pods.durable.engine.state.flags.slots
+        found = slots(known, len(self._placed), settings.max_concurrent)
+        if found is not None:
+            self._pods.durable.apply(CapacityObserved(slots=found))
+
     def observe_capacity(self, settings: Settings) -> None:
         """Say how many attempts may be under way; before settings are applied, as they will be."""
         now, spec = self._pods.clock(), self._pods.experiment().spec
@@ -402,6 +479,7 @@ class PodBindings:
             if pod is not None:
                 pods.append(pod)
                 queued = queued or bool(queues.queue_of(pod))
+        self._queued = queued
         known = self._pods.durable.engine.state.flags.slots
         found = slots(
             known,
@@ -414,25 +492,29 @@ class PodBindings:
         if found is not None:
             self._pods.durable.apply(CapacityObserved(slots=found))
 
-    def _next_pass(self, began: float) -> float | None:
+    def _next_pass(self, began: float, look: Look) -> float | None:
         """Return in how many seconds something is due. What was due in this pass is done, or waits for an event."""
+        bindings = look.bindings
         times = [
             at
-            for binding in self._pods.bindings.values()
+            for binding in bindings
             for at in (binding.stop_at, binding.expected_by, binding.explained_by, binding.not_before)
             if at
         ]
-        times += self._collector.times()
-        times += self._pods.groups.times(self._pods.bindings.values())
-        times += self._pods.reuse.times() if self._pods.reuse is not None else []
+        if look.sweeps:
+            times += self._collector.times()
+            times += self._pods.groups.times(bindings)
+            times += self._pods.reuse.times() if self._pods.reuse is not None else []
         times.append(self._pods.work.rejections.until)
         times = [at for at in times if at > began]
-        if self._pods.bindings:
-            idle = any(not binding.assigned for binding in self._pods.bindings.values())
-            times.append(began + (EVERY_S if idle else SILENT_S / 3))
+        if look.sweeps and bindings:
+            times.append(began + (EVERY_S if self._pods.unassigned() else SILENT_S / 3))
+        attention = self._pods.attention
+        for at in times:
+            attention.sweep_by(at)
         if self._creation.more and self._pods.work.rejections.why is None:
             return 0.0
-        return max(0.2, min(times) - self._pods.clock()) if times else None
+        return max(0.2, attention.sweep_at - self._pods.clock()) if attention.sweep_at < math.inf else None
 
     @property
     def _grace_s(self) -> float:

@@ -38,6 +38,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import injection, template
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.template import Json, TemplateError
+from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.cluster.storage_access import StorageRules
 
 COMMAND = ("python", "-m", "trialpod.runner.pod")
@@ -170,7 +171,9 @@ def build_pod(
     pod_spec.setdefault("automountServiceAccountToken", False)
     pod_spec.setdefault("enableServiceLinks", False)
     pod_spec.setdefault("terminationGracePeriodSeconds", GRACE_SECONDS)
-    ours = _metadata(experiment, metadata, trial_ref, trial_id, attempt, options, container["name"], rank)
+    ours = _metadata(
+        experiment, metadata, experiment_ref, trial_ref, trial_id, attempt, options, container["name"], rank
+    )
     if reuses_pods(spec):
         ours["annotations"][names.MADE_FOR_ANNOTATION] = names.runner_id(trial_id, attempt)
         ours["annotations"][names.SHAPE_ANNOTATION] = _shape(pod_spec, metadata)
@@ -205,6 +208,7 @@ def _shape(pod_spec: Json, metadata: Json) -> str:
 def _metadata(
     experiment: TuneExperiment,
     given: Json,
+    experiment_ref: ObjectRef,
     trial_ref: ObjectRef,
     trial_id: str,
     attempt: int,
@@ -215,6 +219,7 @@ def _metadata(
     ours = {
         **names.labels(experiment.name, trial_id),
         names.NAME_LABEL: names.TRIAL_POD_NAME,
+        names.SHARD_LABEL: str(shard_of(experiment_ref.uid)),
         names.ATTEMPT_LABEL: str(attempt),
     }
     if experiment.spec.workers is not None:

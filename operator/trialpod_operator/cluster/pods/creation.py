@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.kube import gather_all
+from trialpod_operator.cluster.pods.attention import Look
 from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.engine.trial import Trial
@@ -30,26 +31,30 @@ class PodCreation:
         self._pods = experiment_pods
         self.more = False
 
-    async def create_missing(self, now: float) -> None:
-        """Make those that are missing, up to `MOST_CREATED`."""
+    async def create_missing(self, now: float, look: Look) -> None:
+        """Make those of these that are missing, up to `MOST_CREATED`."""
+        await self._create_missing(now, look)
+        for binding in look.bindings:
+            if self._needs_pod(binding):
+                self._pods.attention.note(binding.trial.trial_id)
+
+    async def _create_missing(self, now: float, look: Look) -> None:
         self.more = False
         self._pods.work.notice_room()
         if now < self._pods.work.rejections.until:
             return
-        missing = [
-            binding
-            for binding in self._pods.bindings.values()
-            if self._needs_pod(binding) and now >= binding.not_before
-        ]
-        first = self._pods.groups.first_in_line(self._pods.bindings.values())
+        missing = [binding for binding in look.bindings if self._needs_pod(binding) and now >= binding.not_before]
+        first = self._pods.groups.first_in_line(look.bindings)
         if first is None:
             first = next((binding for binding in missing if binding.group is not None), None)
         late = {binding.trial.trial_id for binding in missing if binding.group is not None and binding is not first}
         missing = [binding for binding in missing if binding.trial.trial_id not in late]
-        without = {
-            binding.trial.trial_id for binding in self._pods.bindings.values() if not binding.pod_trial
-        } - late  # their pods wait
-        trials = [each for each in self._missing_trials() if each.trial_id not in without]
+        # Those of attempts are made with their pods, unless these wait.
+        trials = [
+            each
+            for each in self._missing_trials(look)
+            if each.trial_id in late or not self._has_own_pod(each.trial_id)
+        ]
         if not missing and not trials:
             return
         if any(binding.recreated for binding in missing):
@@ -58,6 +63,7 @@ class PodCreation:
             self._pods.durable.require_fencing_check()
             if not await self._pods.durable.wait_committed(PROVEN_WITHIN_S):
                 self.more = True
+                self._pods.attention.sweep_by(now)
                 return
         # The first alone: where the server refuses it, it would refuse them all.
         rejections = self._pods.work.rejections
@@ -68,6 +74,8 @@ class PodCreation:
         self.more = len(missing) + len(trials) > MOST_CREATED
         waiting = [self._create(binding) for binding in missing[:MOST_CREATED]]
         waiting += [self._pods.work.create_trial(trial) for trial in trials[: max(0, MOST_CREATED - len(waiting))]]
+        for trial in trials[max(0, MOST_CREATED - len(missing)) :]:
+            self._pods.attention.note(trial.trial_id)
         results = await gather_all(*waiting)
         if all(results):
             rejections.clear()
@@ -80,9 +88,13 @@ class PodCreation:
             return False
         return self._pods.own_pod(binding) is None
 
-    def _missing_trials(self) -> list[Trial]:
+    def _has_own_pod(self, trial_id: str) -> bool:
+        binding = self._pods.bindings.get(trial_id)
+        return binding is not None and not binding.pod_trial
+
+    def _missing_trials(self, look: Look) -> list[Trial]:
         missing = []
-        for trial_id in self._pods.changed:
+        for trial_id in look.among(self._pods.changed):
             trial = self._pods.durable.engine.state.trials.get(trial_id)
             if (
                 trial is not None

@@ -7,10 +7,11 @@ the API server is asked first. An attempt that has not fetched it has done nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods import queues
+from trialpod_operator.cluster.pods.attention import Look
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason
@@ -38,9 +39,12 @@ class PodDiagnostics:
         """Return why attempts that should run do not, for those that do not."""
         found = []
         refused = self._pods.work.rejections.why
-        for binding in self._pods.bindings.values():
+        grouped = self._pods.experiment().spec.workers is not None
+        # Others have begun; and there are thousands.
+        every = grouped or refused is not None
+        for binding in self._pods.bindings.values() if every else self._pods.unassigned():
             if binding.assigned and binding.group is None and refused is None:
-                continue  # it has begun; and there are thousands
+                continue
             name = self._pods.pod_name(binding)
             pod = self._pods.cache.pod(self._pods.key, name)
             said = self._queue_says if pod and queues.is_held(pod) else self._latest.get(name, "")
@@ -61,7 +65,7 @@ class PodDiagnostics:
         """
         if now - self._polled_at < EVERY_S:
             return
-        begins = [binding for binding in self._pods.bindings.values() if not binding.assigned]
+        begins = self._pods.unassigned()
         held = [pod for pod in map(self._pods.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
         if held:
             self._polled_at = now
@@ -111,9 +115,9 @@ class AttemptEndings:
         self._pods = experiment_pods
         self._on_ending = on_ending
 
-    def note(self, now: float) -> None:
-        """Take in what the watches have shown of the pods."""
-        for binding in list(self._pods.bindings.values()):
+    def note(self, now: float, bindings: Iterable[PodBinding]) -> None:
+        """Take in what the watches have shown of the pods of these attempts."""
+        for binding in bindings:
             ended = self.note_group(binding, now)
             if ended is not None:
                 self._ended(binding, ended)
@@ -192,11 +196,11 @@ class AttemptEndings:
             end = ending.attempt_end()
             self._pods.durable.apply(AttemptEnded(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
 
-    async def ask_about_silent(self, now: float) -> None:
+    async def ask_about_silent(self, now: float, look: Look) -> None:
         """Ask the server about pods that it may have lost without our hearing of it."""
         asked = False
         last_contact = self._pods.durable.last_contact
-        for binding in list(self._pods.bindings.values()):
+        for binding in look.bindings:
             contact = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
             if now - contact < MISSING_S:
                 continue  # the least that anybody's patience lasts
@@ -216,7 +220,7 @@ class AttemptEndings:
             elif self._pods.bindings.get(binding.trial.trial_id) is binding:
                 self._ended(binding, _must(read_termination(pod, vanished=True)))
         if asked:
-            self.note(now)
+            self.note(now, look.bindings)
 
     def _patience_s(self, binding: PodBinding, pod: Object | None, now: float) -> float:
         if pod is None:

@@ -13,6 +13,7 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
+from trialpod_operator.cluster.pods.attention import Attention
 from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pod_work import PodWork
@@ -38,6 +39,8 @@ class ExperimentPods:
         reuse: the pods that continue with any trial; None where pods are not reused.
         bindings: what should run, by trial id.
         changed: ids of trials whose TuneTrial has to be looked at.
+        attention: which attempts the next pass looks at.
+        starting: those that may not have started their work yet, by trial id.
     """
 
     key: str
@@ -53,6 +56,8 @@ class ExperimentPods:
     reuse: Reuse | None = None
     bindings: dict[str, PodBinding] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+    attention: Attention = field(default_factory=Attention)
+    starting: dict[str, PodBinding] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
@@ -69,6 +74,21 @@ class ExperimentPods:
                 names.pod_name(self.name, *binding.pod_key),
             )
         return named[2]
+
+    def bind(self, binding: PodBinding) -> None:
+        """An attempt should have a pod."""
+        trial_id = binding.trial.trial_id
+        self.bindings[trial_id] = binding
+        if not binding.assigned:
+            self.starting[trial_id] = binding
+        self.attention.note(trial_id)
+
+    def unassigned(self) -> list[PodBinding]:
+        """Return the attempts that have not started their work."""
+        for trial_id, binding in list(self.starting.items()):
+            if binding.assigned or self.bindings.get(trial_id) is not binding:
+                del self.starting[trial_id]
+        return list(self.starting.values())
 
     def own_pod(self, binding: PodBinding) -> Object | None:
         """Return that pod, if it is there."""

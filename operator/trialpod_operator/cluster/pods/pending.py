@@ -267,7 +267,7 @@ def _config_error(name: str, reason: str, words: str, since: float | None) -> Pe
     missing = _missing_object(words, since)
     if missing is not None:
         return missing
-    if "runAsNonRoot" in words:
+    if "runAsNonRoot" in words or "non-root" in words:
         return PendingReason(
             reason=Reason.RUNS_AS_ROOT,
             message=f"container {name} may not run as root: {words}",

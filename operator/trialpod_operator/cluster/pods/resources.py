@@ -17,6 +17,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.json_values import bounded, json_safe
 from trialpod_operator.cluster.pods.build import ObjectRef
 from trialpod_operator.cluster.pods.template import copied_labels
+from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.engine.trial import Trial
 
 Amounts = dict[str, float]
@@ -113,6 +114,7 @@ def build_trial(experiment: TuneExperiment, experiment_ref: ObjectRef, trial: Tr
             "labels": {
                 **copied_labels(experiment.metadata.labels),
                 **names.labels(experiment_ref.name, trial.trial_id),
+                names.SHARD_LABEL: str(shard_of(experiment_ref.uid)),
             },
             "ownerReferences": [
                 {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -106,14 +106,14 @@ def experiment_status(
         waiting=waiting,
         problem=problem,
     )
-    trials = list(engine.state.trials.values()) if engine is not None else []
+    trials: Sequence[Trial] = engine.state.get_trials() if engine is not None else ()
     status = TuneExperimentStatus(
         observed_generation=generation,
         conditions=update_conditions(before.get("conditions") or (), observations, generation=generation, now=now),
         message=cut(observations[0].message),
         trials=counts,
-        failures=sum(trial.failures for trial in trials) if engine is not None else None,
-        disruptions=sum(trial.disruptions for trial in trials) if engine is not None else None,
+        failures=engine.state.standings.failures if engine is not None else None,
+        disruptions=engine.state.standings.disruptions if engine is not None else None,
         best=_best(engine, name, uri_of) if engine is not None else None,
         pareto_front=_front(engine, name) if engine is not None else [],
         resources=_resources(engine) if engine is not None else {},
@@ -228,7 +228,7 @@ def _brief(waiting: Waiting | None) -> Waiting | None:
 
 def _counts(engine: Engine) -> TrialCounts:
     counts = engine.state.counts
-    starting = sum(map(is_starting, engine.state.running_trials()))
+    starting = len(engine.state.standings.starting)
     done = counts.get(TERMINATED, 0) + counts.get(ERROR, 0)
     total = engine.total
     return TrialCounts(
@@ -319,11 +319,11 @@ def _front(engine: Engine, name: str) -> list[FrontTrial]:
     ]
 
 
-def _start(trials: list[Trial], now: float) -> str:
-    return format_time(min((trial.created_at for trial in trials), default=now))
+def _start(trials: Sequence[Trial], now: float) -> str:
+    return format_time(trials[0].created_at if trials else now)  # in order of creation
 
 
-def _completion(before: Mapping[str, Any], trials: list[Trial], now: float) -> str:
+def _completion(before: Mapping[str, Any], trials: Sequence[Trial], now: float) -> str:
     return before.get("completionTime") or format_time(max((trial.ended_at for trial in trials), default=now) or now)
 
 

@@ -98,11 +98,10 @@ class EventRecorder:
 
     def _disruption_target(self, trial: Trial) -> Mapping[str, Any]:
         """Return why the cluster ends a pod of the trial, empty when it does not."""
-        for pod in self._services.cache.pods(self._key):
-            if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id:
-                target = condition(pod, "DisruptionTarget") or {}
-                if target.get("status") == "True":
-                    return target
+        for pod in self._services.cache.pods_of_trial(self._key, trial.trial_id):
+            target = condition(pod, "DisruptionTarget") or {}
+            if target.get("status") == "True":
+                return target
         return {}
 
     def note_transition(self, before: Mapping[str, Any], after: Mapping[str, Any], *, resumed: bool) -> None:

@@ -30,6 +30,9 @@ PROGRESS_PER_S = 4.0
 PROGRESS_BATCH = 16
 """Maximum number of them in a pass."""
 
+FEW = 64
+"""With more running trials than this, progress is written in full batches only."""
+
 SETTLE_S = 4.0
 """Time for which a trial stays in a state before that is written, so that a quick sequence of states is one write."""
 
@@ -70,7 +73,8 @@ class TrialStatusWriter:
     def _progressed(self, bindings: PodBindings, now: float) -> set[str]:
         """Return the running trials whose progress is to be written now."""
         room = int(min(PROGRESS_BATCH, (now - self._progress_at) * PROGRESS_PER_S))
-        if room < 1:
+        # Of many there are always enough that are due, and to find them takes a look at all.
+        if room < (1 if len(bindings.under_way) <= FEW else PROGRESS_BATCH):
             return set()
         self._progress_at = now
         self._progress_written = {

@@ -18,7 +18,7 @@ from trialpod import variables
 from trialpod.compat.ray.actors import ActorClass, ActorHandle, get_actor, method
 from trialpod.compat.ray.exceptions import GetTimeoutError
 from trialpod.compat.ray.objects import ObjectRef, start
-from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.errors import InvalidInputError, NotSupportedError, WrongTypeError
 
 __all__ = [
     "ActorHandle",
@@ -166,7 +166,7 @@ def is_initialized() -> bool:
 def put(value: Any, **_options: Any) -> ObjectRef:
     """Return a reference to a value; it travels to trials as the value itself."""
     if isinstance(value, ObjectRef):
-        raise InvalidInputError("ray.put got an ObjectRef; it refers to a value already, pass it on as it is")
+        raise WrongTypeError("ray.put got an ObjectRef; it refers to a value already, pass it on as it is")
     return ObjectRef.of(value)
 
 
@@ -220,7 +220,9 @@ def wait(
         InvalidInputError: an argument cannot be used.
     """
     if not isinstance(object_refs, list) or any(not isinstance(ref, ObjectRef) for ref in object_refs):
-        raise InvalidInputError("ray.wait needs a list of ObjectRefs, even for one")
+        raise WrongTypeError("ray.wait needs a list of ObjectRefs, even for one")
+    if not object_refs:
+        return [], []
     if len(set(object_refs)) < len(object_refs):
         raise InvalidInputError("ray.wait got the same ObjectRef twice")
     if not 0 < num_returns <= len(object_refs):

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from trialpod.errors import TrialpodError
-from trialpod.tune.result import TrialFailedError
+from trialpod.tune.result import TrialDiedError, TrialFailedError
 
 TuneError = TrialpodError
 RayError = TrialpodError
 RayTaskError = TrialFailedError
 """What the error of a trial is, here and in Ray. `ray.get` raises the task's own exception."""
-
-
-class RayActorError(RayError):
-    """An actor is gone: it was killed, or could not be made."""
-
-
-class ActorDiedError(RayActorError):
-    """The same as `RayActorError`."""
+RayActorError = TrialDiedError
+"""What the error of a trial is whose process died, and of an actor that is gone."""
+ActorDiedError = RayActorError
 
 
 class GetTimeoutError(RayError, TimeoutError):

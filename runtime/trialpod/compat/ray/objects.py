@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trialpod.errors import TrialpodError
+from trialpod.tune.result import failed_with
 from trialpod.tune.shipping.stored_objects import Stored
 
 _changed = threading.Condition()
@@ -102,10 +104,13 @@ def settle(refs: Sequence[ObjectRef], call: Callable[[], Any]) -> None:
         value = call()
         if len(refs) > 1 and len(value) != len(refs):
             raise ValueError(f"the task returned {len(value)} values, and num_returns is {len(refs)}")
-    # Whatever user code raises is its caller's.
+    # Whatever user code raises is its caller's, who may catch it by its own class or by Ray's.
     except BaseException as error:  # noqa: BLE001
+        raised = error
+        if isinstance(error, Exception) and not isinstance(error, TrialpodError):
+            raised = failed_with(error, f"{type(error).__name__}: {error}")
         for ref in refs:
-            ref.fail(error)
+            ref.fail(raised)
         return
     for ref, part in zip(refs, [value] if len(refs) == 1 else value, strict=False):
         ref.set(part)

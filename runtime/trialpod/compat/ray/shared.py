@@ -30,7 +30,7 @@ _OF_TUNE = (
     "create_scheduler create_searcher grid_search register_trainable run sample_from with_parameters"
 )
 _HELPERS = "ExportFormat SafeFallbackEncoder is_nan is_nan_or_inf json_to_resources resources_to_json retry_fn"
-_UTILS = "UtilMonitor date_str deep_update flatten_dict merge_dicts unflatten_dict unflattened_lookup warn_if_slow"
+_UTILS = "UtilMonitor date_str deep_update merge_dicts unflatten_dict unflattened_lookup warn_if_slow"
 _SCHEDULERS = (
     "ASHAScheduler AsyncHyperBandScheduler FIFOScheduler HyperBandForBOHB HyperBandScheduler MedianStoppingRule PB2 "
     "PopulationBasedTraining PopulationBasedTrainingReplay ResourceChangingScheduler TrialScheduler"
@@ -53,7 +53,7 @@ SHARED: dict[str, str] = {
     **_each(f"{_RAY}.constants", _CONSTANTS),
     **_each("trialpod.tune.result_keys", _RESULT_KEYS),
     **_each(_TUNE, _OF_TUNE),
-    **_each(f"{_RAY}.tune_util", f"{_HELPERS} unflatten_list_dict"),
+    **_each(f"{_RAY}.tune_util", f"{_HELPERS} flatten_dict resource_dict_to_pg_factory unflatten_list_dict"),
     **_each("trialpod.tune.utils", _UTILS),
     **_each("trialpod.tune.schedulers", _SCHEDULERS),
     **_each("trialpod.tune.search", _SEARCH),

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trialpod.errors import InvalidInputError
+
 log = logging.getLogger(__name__)
 
 
@@ -28,6 +30,46 @@ def _numpy(value: Any, test: str) -> bool:
     import numpy as np
 
     return bool(np.any(getattr(np, test)(value)))
+
+
+def flatten_dict(
+    dt: Mapping[str, Any], delimiter: str = "/", prevent_delimiter: bool = False, flatten_list: bool = False
+) -> dict[str, Any]:
+    """Return nested dicts as one in Ray's order, level by level; empty ones inside are left out.
+
+    Args:
+        dt: what to flatten.
+        delimiter: between the parts of a name.
+        prevent_delimiter: refuse names that have the delimiter in them.
+        flatten_list: lists as well, by the numbers of their items.
+
+    Raises:
+        InvalidInputError: a name has the delimiter in it, and `prevent_delimiter` is set.
+    """
+    kinds = (dict, list) if flatten_list else (dict,)
+    flat = dict(dt)
+    checked: list[Any] = [*dt]
+    while True:
+        if prevent_delimiter and (bad := next((key for key in checked if delimiter in str(key)), None)) is not None:
+            raise InvalidInputError(f"the name {bad!r} has {delimiter!r} in it, which divides names of nested dicts")
+        nested = [key for key, value in flat.items() if isinstance(value, kinds)]
+        if not nested:
+            return flat
+        found, checked = {}, []
+        for key in nested:
+            value = flat.pop(key)
+            for name, inner in enumerate(value) if isinstance(value, list) else value.items():
+                found[f"{key}{delimiter}{name}"] = inner
+                checked.append(name)
+        flat.update(found)
+
+
+def resource_dict_to_pg_factory(spec: Mapping[str, float] | None = None) -> Any:
+    """Return the resources of ``{"cpu": 2, "gpu": 1}`` as a `PlacementGroupFactory` of one bundle."""
+    from trialpod.tune.placement_groups import PlacementGroupFactory
+
+    names = {"cpu": "CPU", "gpu": "GPU"}
+    return PlacementGroupFactory([{names.get(name, name): amount for name, amount in (spec or {"cpu": 1}).items()}])
 
 
 def unflatten_list_dict(dt: Mapping[str, Any], delimiter: str = "/") -> Any:

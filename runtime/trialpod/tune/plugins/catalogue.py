@@ -12,6 +12,8 @@ An installed package brings its own through the entry-point groups ``trialpod.sc
 from __future__ import annotations
 
 import functools
+import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,10 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trialpod.errors import InvalidInputError, nearest
 
 if TYPE_CHECKING:
-    import inspect
     from importlib.metadata import EntryPoint
 
 _Class = TypeVar("_Class", bound=type)
+
+logger = logging.getLogger(__name__)
 _DECLARATION = re.compile(r"^@algorithm\(([^)]*)\)\n(?:@[^\n]*\n)*class (\w+)", re.MULTILINE)
 
 
@@ -131,6 +134,15 @@ class Catalogue:
         cls = self.find(name)
         _check_parameters(self.kind, name, cls, parameters)
         return cls(**parameters)
+
+    def fitting(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the parameters that the algorithm called `name` has, with a warning of the others."""
+        known = inspect.signature(self.find(name)).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            return dict(parameters)
+        if unknown := sorted(map(str, parameters.keys() - known.keys())):
+            logger.warning("%s %r has no parameter %s; left out", self.kind, name, ", ".join(unknown))
+        return {key: value for key, value in parameters.items() if key in known}
 
     def name_of(self, made: Any) -> str | None:
         """Return the name by which a manifest calls the class of an object; None when it has none."""

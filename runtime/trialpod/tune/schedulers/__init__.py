@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.tune.plugins.catalogue import SCHEDULERS
 from trialpod.tune.schedulers.async_hyperband import ASHAScheduler, AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -32,9 +33,13 @@ _HELPERS = dict.fromkeys(
 def create_scheduler(name: str, **kw: Any) -> TrialScheduler:
     """Make the scheduler called `name`: one of ours (docs/schedulers.md lists them) or an installed one's.
 
+    Under the name ``ray`` arguments that it does not have are left out, with a warning.
+
     Raises:
         InvalidInputError: the name or an argument is unknown or cannot be used.
     """
+    if under_ray():
+        kw = SCHEDULERS.fitting(name, kw)
     scheduler: TrialScheduler = SCHEDULERS.create(name, kw)
     return scheduler
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.hyperband_bracket import LEFT, READY, RUNNING, WAITING, Bracket, Member
 from trialpod.tune.schedulers.hyperband_compatible import RUNNING as HYPERBAND_RUNNING
@@ -30,7 +31,6 @@ from trialpod.tune.schedulers.metric_scheduler import (
     check_above,
     check_flag,
     check_same_rules,
-    decides_as_ray,
     encoded,
 )
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
@@ -232,6 +232,11 @@ class HyperBandScheduler(MetricScheduler):
         }
 
     # -- as Ray decides -------------------------------------------------------------------------------------------
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        """False by Ray's rules, as there: they look at each result."""
+        return self._ray is None
 
     def _as_ray(self, ray: RayHyperBand, controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         time, value = self._read(result)

@@ -22,6 +22,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
+from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.plugins.phrases import rank_text, text, time_text
 from trialpod.tune.schedulers.median_compatible import RayMedian
@@ -30,7 +31,6 @@ from trialpod.tune.schedulers.metric_scheduler import (
     check_at_least,
     check_flag,
     check_same_rules,
-    decides_as_ray,
     decoded,
     encoded,
 )

@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -123,19 +122,6 @@ class MetricScheduler(TrialScheduler):
                     f"the saved state of the {self.NAME} scheduler has {name} {saved.get(name)!r}, its parameters "
                     f"give {value!r}; continue with the parameters that the experiment was started with"
                 )
-
-
-def decides_as_ray(scheduler: Any, compatible: bool | None) -> bool:
-    """Return whether a scheduler follows Ray's rules where ours are others."""
-    if compatible is not None:
-        check_flag("compatible", compatible)
-        return compatible
-    alias = sys.modules.get("trialpod.compat.ray")
-    if alias is None or not alias.installed():
-        return False
-    arguments, named = scheduler._made_with  # noqa: SLF001  # of the base of all of them
-    scheduler._made_with = (arguments, {**named, "compatible": True})  # noqa: SLF001
-    return True
 
 
 def check_same_rules(name: str, ray: object, state: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.plugins.phrases import rank_text, text, time_text, value_text
 from trialpod.tune.schedulers.metric_scheduler import (
@@ -31,7 +32,6 @@ from trialpod.tune.schedulers.metric_scheduler import (
     check_between,
     check_flag,
     comparable,
-    decides_as_ray,
     decoded,
     encoded,
 )

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.readable import has_no_text, text_of
 from trialpod.tune.plugins.catalogue import algorithm
@@ -78,6 +79,8 @@ class BasicVariantGenerator(SearchAlgorithm):
                 "points_to_evaluate must be a list of dicts, one for each config to try first",
                 parameter="points_to_evaluate",
             )
+        if under_ray() and isinstance(max_concurrent, int):
+            max_concurrent = max(max_concurrent, 0)
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 0:
             raise InvalidInputError(
                 f"max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}", parameter="max_concurrent"
@@ -169,6 +172,10 @@ class BasicVariantGenerator(SearchAlgorithm):
             return self._stream.ended(self._samples)
         total = self.total
         return total is not None and self._next >= total
+
+    def is_finished(self) -> bool:
+        """Return whether no further trial will come; False while it has nothing to search."""
+        return self._space is not None and self.finished
 
     def next_suggestion(self) -> Suggestion | None:
         """Return the next trial; None when all were suggested or `max_concurrent` are unfinished."""

@@ -11,6 +11,10 @@ from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.search.searcher import Searcher, introduce
 
 
+class NotASearcherError(InvalidInputError, RuntimeError):
+    """A search algorithm is given where a searcher is needed."""
+
+
 class SearcherWrapper(Searcher):
     """Base of searchers that change what another one does; passes everything on.
 
@@ -63,7 +67,7 @@ class ConcurrencyLimiter(SearcherWrapper):
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
         given: object = searcher
         if isinstance(given, SearchAlgorithm):
-            raise InvalidInputError(
+            raise NotASearcherError(
                 f"ConcurrencyLimiter: searcher must be a Searcher object, which {type(given).__name__} is not; "
                 "leave the limiter out and use TuneConfig(max_concurrent_trials=...)",
                 parameter="searcher",

@@ -11,6 +11,7 @@ import math
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
@@ -35,6 +36,8 @@ class HyperOptSearch(LibrarySearcher):
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
         max_concurrent: how many trials may be unfinished at a time.
+        compatible: draw the seeds of all suggestions from one generator, as Ray's HyperOptSearch does, so that the
+            same seed suggests the same. None does so under the name ``ray``.
 
     Raises:
         InvalidInputError: an argument cannot be used, or HyperOpt is not installed.
@@ -64,7 +67,9 @@ class HyperOptSearch(LibrarySearcher):
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
         max_concurrent: int | None = None,
+        compatible: bool | None = None,
     ) -> None:
+        self._as_ray = decides_as_ray(self, compatible)
         super().__init__(
             space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start, max_concurrent
         )
@@ -77,6 +82,7 @@ class HyperOptSearch(LibrarySearcher):
             raise InvalidInputError(
                 f"HyperOptSearch: gamma must be between 0 and 1, got {gamma!r}", parameter="gamma"
             )
+        self._given_seed = random_state_seed
         self._startup = n_initial_points
         self._gamma = gamma
 
@@ -90,6 +96,8 @@ class HyperOptSearch(LibrarySearcher):
         self._docs: dict[int, dict[str, Any]] = {}
 
     def _ask(self, number: int, seed: int) -> Values:
+        if self._as_ray:
+            seed = self._drawn_seed(number - self._presets_used)
         with seeded(seed):
             (doc,) = self._hyperopt.tpe.suggest(
                 [number], self._domain, self._history, seed, n_startup_jobs=self._startup, gamma=self._gamma,
@@ -99,6 +107,12 @@ class HyperOptSearch(LibrarySearcher):
         values = found if self._native else self.flat.canonical(found)
         self._take(number, values)
         return values
+
+    def _drawn_seed(self, number: int) -> int:
+        import numpy as np
+
+        seed = self.seed % 2**32 if self._given_seed is None else self._given_seed
+        return int(np.random.RandomState(seed).randint(2**31 - 1, size=number + 1)[number])
 
     def _take(self, number: int, values: Values) -> None:
         full = values if self._native else self.flat.complete(values)
@@ -164,6 +178,10 @@ class HyperOptSearch(LibrarySearcher):
                 if d.log
                 else hp.uniform(d.name, d.low, d.high)
             )
+        if self._as_ray and d.q in (None, 1):
+            if not d.log:
+                return hp.uniformint(d.name, int(d.low), int(d.high))
+            return hp.qloguniform(d.name, math.log(d.low), math.log(d.high), 1.0)
         # HyperOpt rounds; half a step more at both ends gives the first and the last value their full weight.
         low, high = d.low - 0.499, d.high + 0.499
         return (

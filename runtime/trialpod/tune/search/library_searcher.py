@@ -12,9 +12,11 @@ order of "ask" and "add".
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import math
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,6 +123,7 @@ class LibrarySearcher(Searcher):
         self._max_concurrent = limit
         self._seed = seed
         self._warm_start = warm_start
+        self._lessons: list[list[Any]] | None = None  # of earlier experiments, when they were read before
         self._given_space = space
         self._space: FlatSpace | None = None
         self._clear()
@@ -266,6 +269,41 @@ class LibrarySearcher(Searcher):
         self._ready()
         self._add(parameters, value, error, pruned, step)
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `read_earlier` has something to read without a place."""
+        return self._warm_start is not None
+
+    def read_earlier(self, place: str | os.PathLike[str] | None = None) -> tuple[list[list[Any]], int]:
+        """Return what an earlier experiment would add to the log, and of how many trials that is; learn nothing.
+
+        Given to `take_earlier` at every start of this experiment, the earlier one is read once only: it may change,
+        or be deleted.
+
+        Args:
+            place: what `add_evaluated_experiment` takes; None is `warm_start`.
+
+        Raises:
+            InvalidInputError: there is no experiment, or nothing in it can be used here.
+            StorageError: it cannot be read.
+        """
+        place = self._warm_start if place is None else place
+        if place is None:
+            return [], 0
+        reader = copy.deepcopy(self)
+        return reader.taught_by(place)
+
+    def taught_by(self, place: str | os.PathLike[str]) -> tuple[list[list[Any]], int]:
+        """Learn from an earlier experiment; return what that added to the log, and of how many trials it is."""
+        self._ready()
+        before = len(self._log)
+        count = self.add_evaluated_experiment(place)
+        return self._log[before:], count
+
+    def take_earlier(self, lessons: list[list[Any]]) -> None:
+        """Begin with what `read_earlier` returned, in place of reading `warm_start`."""
+        self._lessons = [list(entry) for entry in lessons]
+
     def get_state(self) -> dict[str, Any]:
         """Return the log, and the latest values of unfinished trials."""
         return {
@@ -409,8 +447,22 @@ class LibrarySearcher(Searcher):
         for early in self._early:
             self._add(*early)
         self._early = []
-        if self._warm_start is not None:
+        if self._lessons is not None:
+            for lesson in self._lessons:
+                self._log.append(lesson)
+                self._learn_again(lesson)
+        elif self._warm_start is not None:
             self.add_evaluated_experiment(self._warm_start)
+
+    def _learn_again(self, lesson: list[Any]) -> None:
+        match lesson:
+            case ["add", values, status, scores, step]:
+                number = len(self._values)
+                self._values.append(values)
+                self._take(number, values)
+                self._tell(number, values, Ending(status, _pair(scores), step))
+            case _:
+                self._replay_other(lesson)
 
     def _preset(self) -> dict[str, Any] | None:
         return self._points[self._presets_used] if self._presets_used < len(self._points) else None

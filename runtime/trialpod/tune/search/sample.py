@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import same_value
 from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, grid_bounds
@@ -99,6 +100,10 @@ class Quantized(Sampler):
         return self.sampler
 
 
+_PLAIN = 1e16
+"""Whole numbers below are shown without a point, as they were written."""
+
+
 class Domain:
     """The values that one parameter may take, and how they are drawn."""
 
@@ -110,6 +115,18 @@ class Domain:
     def get_sampler(self) -> Sampler:
         """Return how values are drawn, as an object."""
         return Uniform()
+
+    def set_sampler(self, sampler: Sampler, allow_override: bool = False) -> None:
+        """Refuse another way to draw: it is chosen when a domain is made.
+
+        Raises:
+            SearchSpaceError: always.
+        """
+        raise SearchSpaceError(
+            f"{self!r} draws its values in one way; make another one: .uniform(), .loguniform(), .normal() and "
+            ".quantized() return it, and tune.sample_from(function) draws in a way of your own",
+            "sampler",
+        )
 
     def cast(self, value: Any) -> Any:
         """Return a value as the type that this domain draws."""
@@ -208,7 +225,7 @@ class Float(Domain):
         if kind == "loguniform":
             _check_positive_bounds(lower)
             _check_base(base)
-        if lower != upper or not _under_rays_name():
+        if lower != upper or not under_ray():
             _check_order(lower, upper)
         if q is not None:
             for argument, bound in (("lower", lower), ("upper", upper)):
@@ -317,7 +334,7 @@ class Float(Domain):
     @property
     def domain_str(self) -> str:
         """The bounds."""
-        return f"({self.lower}, {self.upper})"
+        return f"({_shown(self.lower)}, {_shown(self.upper)})"
 
 
 class Integer(Domain):
@@ -404,7 +421,8 @@ class Integer(Domain):
         """Return whether `value` is a whole number that the bounds allow."""
         if not _is_number(value) or value != int(value):
             return False
-        return self.lower <= value < self.upper or (self.q not in (None, 1) and value == self.upper)
+        at_end = value == self.upper and (self.q not in (None, 1) or under_ray())
+        return self.lower <= value < self.upper or at_end
 
     @property
     def domain_str(self) -> str:
@@ -417,7 +435,7 @@ class Categorical(Domain):
 
     def __init__(self, categories: Sequence[Any]) -> None:
         self.categories = list(categories)
-        if not self.categories and not _under_rays_name():
+        if not self.categories and not under_ray():
             raise SearchSpaceError(_EMPTY, "categories")
 
     @property
@@ -454,7 +472,7 @@ class Categorical(Domain):
     @property
     def domain_str(self) -> str:
         """The values."""
-        return f"({self.categories})"
+        return f"{self.categories}"
 
 
 class _GridOf(Categorical):
@@ -611,25 +629,25 @@ def sample_from(func: Callable[..., Any]) -> Function:
 
 def grid_search(values: Sequence[Any]) -> dict[str, Sequence[Any]]:
     """Try each of the values; several grids are combined with each other."""
+    if under_ray() and (isinstance(values, str) or not hasattr(values, "__iter__")):
+        return {"grid_search": values}  # refused, or taken apart, when the trials are made
     _check_values("grid_search", values, "values")
     return {"grid_search": values if isinstance(values, (list, tuple, range)) else list(values)}
-
-
-def _under_rays_name() -> bool:
-    from trialpod.compat import ray
-
-    return ray.installed()
 
 
 def _check_values(function: str, values: Any, argument: str) -> None:
     if not hasattr(values, "__iter__"):
         raise SearchSpaceTypeError(f"{function} needs a list of values, got {values!r}", argument)
-    if isinstance(values, (str, bytes, dict)) and not _under_rays_name():
+    if isinstance(values, (str, bytes, dict)) and not under_ray():
         raise SearchSpaceError(f"{function} needs a list of values, got {values!r}", argument)
 
 
 def _is_number(value: Any) -> bool:
     return type(value) is not bool and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def _shown(bound: float) -> str:
+    return str(int(bound)) if math.isfinite(bound) and bound == int(bound) and abs(bound) < _PLAIN else str(bound)
 
 
 def _real(value: Any, argument: str) -> float:

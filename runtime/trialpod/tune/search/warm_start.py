@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LAST_BYTES = 64 * 1024
+"""The last result of a trial is usually in so much of its file's end."""
+
 
 class LearnsFromPoints(Protocol):
     """What a searcher needs to be warmed up."""
@@ -60,20 +63,32 @@ def read_experiment(place: str | os.PathLike[str], opener: Callable[[str], Stora
 
     text = os.fspath(place)
     storage = experiment_place(text).storage() if opener is None else opener(text)
-    keys = storage.list()
-    if not any(key.startswith(f"{TRIALPOD_DIR}/") for key in keys):
+    sizes = storage.sizes()
+    if not any(key.startswith(f"{TRIALPOD_DIR}/") for key in sizes):
         raise InvalidInputError(
             f"warm start: there is no experiment at {text}; give its directory or its URI, s3://bucket/prefix/name",
             parameter="warm_start",
         )
     rows: list[Row] = []
-    for key in sorted(keys):
+    damaged = []
+    for key in sorted(sizes):
         folder, _, name = key.rpartition("/")
-        if name == RESULT_FILE and "/" not in folder:
-            row = _last_row(storage.read(key))
+        if name == RESULT_FILE and "/" not in folder and sizes[key]:
+            row = _last_row(_end_of(storage, key, sizes[key])) or _last_row(storage.read(key))
             if row is not None and isinstance(row.get("config"), dict):
                 rows.append((row["config"], row))
+            else:
+                damaged.append(key)
+    if damaged:
+        logger.warning(
+            "warm start from %s: %d result files are damaged and left out, such as %s",
+            text, len(damaged), damaged[0],
+        )  # fmt: skip
     return rows
+
+
+def _end_of(storage: Storage, key: str, size: int) -> bytes:
+    return storage.read_range(key, max(0, size - _LAST_BYTES), min(size, _LAST_BYTES))
 
 
 def add_results(searcher: LearnsFromPoints, results: Any, metric: Any = None) -> int:
@@ -110,7 +125,7 @@ def _last_row(data: bytes) -> dict[str, Any] | None:
     for line in reversed(data.splitlines()):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a last line that was being written when the trial was killed
         if isinstance(row, dict):
             return row

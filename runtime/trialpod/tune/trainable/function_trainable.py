@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import CheckpointError, TrainableError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import session as sessions
@@ -199,5 +200,6 @@ def wrap_function(
 
     facts = inspect_trainable(train_func)
     body = {"_wrapped_function": staticmethod(train_func), "_name": name or facts.name}
-    made: type[FunctionTrainable] = type(name or facts.name, (FunctionTrainable,), body)
+    class_name = name or ("ImplicitFunc" if under_ray() else facts.name)
+    made: type[FunctionTrainable] = type(class_name, (FunctionTrainable,), body)
     return made

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trialpod import variables
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NoCheckpointError, TrainableError
 from trialpod.storage.layout import checkpoint_name
 from trialpod.tune import session as _session
@@ -39,6 +40,7 @@ EXPORT_FORMATS = ("checkpoint", "model", "onnx", "h5")
 _COUNTERS = ("training_iteration", "time_total_s", "timesteps_total", "episodes_total")
 _MAGIC_KEYS = ("__trial_info__", "__stdout_file__", "__stderr_file__")
 _SLOW_SETUP_S = 10.0
+_RAY_RELEASE = "2.60.0"
 
 
 def checked_formats(formats: Iterable[str]) -> list[str]:
@@ -535,6 +537,7 @@ class Trainable:
             "timesteps_total": self._timesteps_total,
             "episodes_total": self._episodes_total,
             "last_result": self._last_result,
+            **({"ray_version": _RAY_RELEASE} if under_ray() else {}),
         }
 
     def get_current_ip_pid(self) -> tuple[str, int]:

@@ -147,3 +147,40 @@ class TestApiRequests:
         before = value("trialpod_api_requests_total", **labels)
         instruments.count_request(method, path, 418)
         assert value("trialpod_api_requests_total", **labels) == before + 1
+
+
+class TestSteps:
+    def test_of_a_look_are_timed_one_by_one(self) -> None:
+        times = iter([0.0, 0.0, 0.004, 1.0, 1.03, 5.0])
+
+        async def look(_key: str) -> float | None:
+            await asyncio.sleep(0)
+            return 2.0
+
+        names = ("trialpod_reconcile_step_seconds_count", "trialpod_reconcile_step_seconds_sum")
+        before = [value(name) for name in names]
+        timed: Any = instruments.timed_reconcile(look, lambda: next(times))
+        assert asyncio.run(timed("team/digits")) == 2.0
+        assert [value(name) - old for name, old in zip(names, before, strict=True)] == pytest.approx([2, 0.034])
+
+    def test_an_error_that_is_thrown_in_reaches_the_look(self) -> None:
+        seen: list[str] = []
+
+        async def look(_key: str) -> float | None:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+            return None
+
+        async def test() -> None:
+            timed: Any = instruments.timed_reconcile(look)
+            task = asyncio.ensure_future(timed("team/digits"))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(test())
+        assert seen == ["cancelled"]

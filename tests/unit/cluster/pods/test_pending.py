@@ -78,6 +78,12 @@ _NODES = (
             "stuck",
             "runAsUser",
         ),
+        (
+            _waits("CreateContainerConfigError", 'container\'s runAsUser breaks non-root policy (pod: "a")'),
+            "RunsAsRoot",
+            "stuck",
+            "may not run as root",
+        ),
         (_waits("RunContainerError", "failed to start"), "RunContainerError", "waiting", "failed to start"),
         (_waits("ContainerCreating"), "ContainerCreating", "waiting", "node-1 is still preparing"),
     ],

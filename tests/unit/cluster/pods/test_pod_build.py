@@ -11,6 +11,7 @@ from cluster_objects import EXPERIMENT, OPTIONS, TRIAL, experiment, pod_for
 
 from trialpod_operator.cluster.pods.build import PodOptions, build_pod, grace_seconds
 from trialpod_operator.cluster.pods.template import TemplateError
+from trialpod_operator.cluster.shards.assignment import shard_of
 
 
 def _container(pod: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def test_the_pod_of_a_bare_manifest_has_all_that_a_trial_needs() -> None:
         "trialpod.dev/experiment": "digits",
         "trialpod.dev/trial-id": "d75de_00001",
         "trialpod.dev/attempt": "3",
+        "trialpod.dev/shard": str(shard_of(EXPERIMENT.uid)),
     }
     (owner,) = metadata["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("TuneTrial", "t-uid", True)

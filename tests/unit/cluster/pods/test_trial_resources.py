@@ -12,6 +12,7 @@ from cluster_objects import EXPERIMENT, experiment
 from trialpod.protocol.values import params_encoder
 from trialpod_operator.api.trial_models import TuneTrial
 from trialpod_operator.cluster.pods.resources import build_trial
+from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.engine.trial import Trial
 
 
@@ -28,6 +29,7 @@ def test_a_trial_belongs_to_its_experiment_and_fits_the_model() -> None:
         "app.kubernetes.io/managed-by": "trialpod",
         "trialpod.dev/experiment": "digits",
         "trialpod.dev/trial-id": "d75de_00001",
+        "trialpod.dev/shard": str(shard_of(EXPERIMENT.uid)),
     }
     (owner,) = body["metadata"]["ownerReferences"]
     assert (owner["uid"], owner["controller"]) == ("e-uid", True)

@@ -170,6 +170,15 @@ class AutoSearch(LibrarySearcher):
         self._ready()
         return self._learn(rows, metric or str(self._metric), text)
 
+    def overlap(self, lessons: list[list[Any]]) -> float:
+        """Return of which share of the parameters an earlier experiment has values, 0 to 1.
+
+        Args:
+            lessons: what `read_earlier` returned.
+        """
+        always = sum(d.parent is None for d in self.flat.dimensions)
+        return max((len(values) / max(1, always) for _, best in lessons for values in best), default=0.0)
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue where `get_state` was called; the model is built when it is needed."""
         earlier = self._earlier

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import real_number
+from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
@@ -63,6 +64,9 @@ class OptunaSearch(LibrarySearcher):
             good ones, and a random sample of the others; 250 or more. None takes all of them, which costs a tenth
             of a second for a suggestion at 10,000 trials. Several objectives always take all.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        compatible: suggest what Ray's OptunaSearch suggests: all suggestions come from one generator with the seed,
+            and a trial that a scheduler stopped or paused is COMPLETE, or RUNNING. None does so under the name
+            ``ray``.
 
     Raises:
         InvalidInputError: an argument cannot be used, or Optuna is not installed.
@@ -89,8 +93,13 @@ class OptunaSearch(LibrarySearcher):
         constraints: list[str] | None = None,
         model_trials: int | None = 1000,
         warm_start: str | None = None,
+        compatible: bool | None = None,
     ) -> None:
+        self._as_ray = decides_as_ray(self, compatible)
+        self._given_seed = seed
         space = original_space(space)
+        if self._as_ray and isinstance(space, dict) and not _is_native(space):
+            converted("OptunaSearch", space)  # refuses what has no form in Optuna
         if isinstance(space, dict) and _is_native(space):
             space = _NativeSpace(space)
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
@@ -173,7 +182,8 @@ class OptunaSearch(LibrarySearcher):
         sampler = self._sampler
         if isinstance(sampler, (str, dict)):
             with _quiet():
-                sampler = make_sampler(sampler, self._seed_of("sampler"), self._space)
+                seed = self._given_seed if self._as_ray and self._given_seed is not None else self._seed_of("sampler")
+                sampler = make_sampler(sampler, seed, self._space)
         else:
             sampler = copy.deepcopy(sampler)
         modes = self._mode if isinstance(self._mode, (list, tuple)) else [self._mode]
@@ -184,11 +194,16 @@ class OptunaSearch(LibrarySearcher):
         self._storage.open_study(directions, name)
         self._study = optuna.study.Study(study_name=name, storage=self._storage, sampler=sampler)
         self._study.stop = self._stop
-        self._static = StaticSpace(self._space) if self._space is not None else None
+        self._static = StaticSpace(self._space, by_depth=self._as_ray) if self._space is not None else None
         self._finished = False
         self._trials: list[int] = []  # Optuna's id of each point
         if self._user_storage is not None:
             self._copy = StudyCopy(self._user_storage, name, directions, self._owner)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether there is something to read, and no study of the user's that a copy would write to."""
+        return super().reads_ahead and self._user_storage is None
 
     def _start(self) -> None:
         known = self._warmed
@@ -245,8 +260,8 @@ class OptunaSearch(LibrarySearcher):
     def _ask(self, number: int, seed: int) -> Values | str | None:
         if self._finished:
             return Searcher.FINISHED
-        sampler = self._study.sampler
-        reseed(sampler, seed)
+        if not self._as_ray:
+            reseed(self._study.sampler, seed)
         with _quiet(), self._storage.for_sampler():
             trial = self._study.ask()
             self._trials.append(trial._trial_id)  # noqa: SLF001  # storages know trials by it
@@ -262,14 +277,19 @@ class OptunaSearch(LibrarySearcher):
 
     def _again(self, number: int, values: Values, *, preset: bool) -> None:
         sampler = self._study.sampler
-        if preset or type(sampler).__name__ in STATELESS:
+        if preset or (type(sampler).__name__ in STATELESS and not self._as_ray):
             self._take(number, values)
             return
-        reseed(sampler, self._seed_of(number))
+        if not self._as_ray:
+            reseed(sampler, self._seed_of(number))
         with _quiet():
             trial = self._study.ask()
             self._trials.append(trial._trial_id)  # noqa: SLF001
             _ = trial.relative_params  # what moves the sampler on
+            if self._as_ray and self._static is not None:
+                self._static.suggest(trial)  # moves the generator on
+            elif self._as_ray:
+                self._run_function(trial)
             parameters, distributions = self._parameters(values)
             for name, parameter in parameters.items():
                 made = distributions[name]
@@ -285,7 +305,7 @@ class OptunaSearch(LibrarySearcher):
         ):
             self._storage.set_constraint(trial_id, name, value)
         state, scores = TrialState.FAIL, None
-        if ending.status == "complete":
+        if ending.status == "complete" or (self._as_ray and ending.status == "stopped" and ending.scores is not None):
             state, scores = TrialState.COMPLETE, ending.scores
         elif ending.status == "stopped" and ending.scores is not None:
             state = TrialState.PRUNED
@@ -307,7 +327,8 @@ class OptunaSearch(LibrarySearcher):
     def _park(self, number: int, scores: tuple[float, ...] | None, step: int) -> None:
         if scores is not None and len(scores) == 1:
             self._storage.set_latest(self._trials[number], step, scores[0])
-            self._storage.park(self._trials[number], scores[0])
+            if not self._as_ray:
+                self._storage.park(self._trials[number], scores[0])
 
     def _unpark(self, number: int) -> None:
         self._storage.reopen(self._trials[number])

@@ -43,17 +43,23 @@ def inner(dimension: Dimension, parameter: Any) -> Any:
 
 
 class StaticSpace:
-    """A search space that is data."""
+    """A search space that is data.
 
-    def __init__(self, flat: FlatSpace) -> None:
+    Args:
+        flat: the space.
+        by_depth: ask for parameters of nested dicts after those above, as Ray does.
+    """
+
+    def __init__(self, flat: FlatSpace, *, by_depth: bool = False) -> None:
         self.flat = flat
+        self._asked = sorted(flat.dimensions, key=lambda d: d.name.count("/")) if by_depth else flat.dimensions
         self.distributions = {d.name: distribution(d) for d in flat.dimensions}
         self.conditional = any(d.parent is not None for d in flat.dimensions)
 
     def suggest(self, trial: Any) -> Values:
         """Ask for all parameters of a trial; those of an option only while it is chosen."""
         values: Values = {}
-        for d in self.flat.dimensions:
+        for d in self._asked:
             if d.parent is not None and values.get(d.parent[0]) != d.parent[1]:
                 continue
             made = self.distributions[d.name]

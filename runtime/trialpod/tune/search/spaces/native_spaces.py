@@ -42,8 +42,19 @@ def converted(user: str, space: dict[str, Any]) -> Any:
         )
     named = [(path_text(path), domain) for path, domain in domains if not isinstance(domain, Constant)]
     made = _LIBRARIES[user](user, named)
+    if user == "HyperOptSearch":  # whose spaces are nested, and have constants
+        made = ConvertedSpace(_placed(space, made))
     setattr(made, _ORIGIN, space)
     return made
+
+
+def _placed(space: dict[str, Any], made: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Return a space with what was made in the places of its domains."""
+    found: dict[str, Any] = {}
+    for key, value in space.items():
+        name = f"{above}{key}"
+        found[key] = _placed(value, made, f"{name}/") if isinstance(value, dict) else made.get(name, value)
+    return found
 
 
 def _refused(user: str, name: str, domain: Domain) -> SearchSpaceError:

@@ -321,7 +321,12 @@ def is_grid(node: Any) -> bool:
 
 def grid_values(grid: Any) -> Any:
     """Return the values of what `is_grid` takes for a grid."""
-    return grid.categories if isinstance(grid, Categorical) else grid["grid_search"]
+    values = grid.categories if isinstance(grid, Categorical) else grid["grid_search"]
+    if isinstance(values, str):
+        return list(values)
+    if not hasattr(values, "__iter__"):
+        raise InvalidInputError(f"grid_search needs a list of values, got {values!r}")
+    return values
 
 
 def scan(node: Any) -> tuple[list[tuple[Path, Domain]], list[tuple[Path, Any]]]:

@@ -1,0 +1,1 @@
+"""Several operators at work: which of them serves which experiments."""

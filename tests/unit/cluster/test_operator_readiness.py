@@ -1,0 +1,106 @@
+"""What an operator says of itself while it waits for its Lease, and while it cannot renew it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, FakeKube
+
+from trialpod_operator.api.api_errors import UnreachableError
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import operator
+from trialpod_operator.cluster.kube import Kube
+from trialpod_operator.cluster.operator import OperatorProcess
+from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.shards.membership import Membership
+from trialpod_operator.cluster.shards.ownership import Ownership
+
+
+class TestOptions:
+    @pytest.mark.parametrize(("value", "wanted"), [("", 1), ("1", 1), ("3", 3)])
+    def test_chart_says_how_many_share_the_work(self, value: str, wanted: int) -> None:
+        assert OperatorOptions.from_environment({"TRIALPOD_REPLICAS": value}).replicas == wanted
+
+    @pytest.mark.parametrize(
+        ("address", "wanted"), [("", ""), ("10.0.0.7", "10.0.0.7:8443"), ("fd00::7", "[fd00::7]:8443")]
+    )
+    def test_direct_address(self, address: str, wanted: str) -> None:
+        assert OperatorOptions.from_environment({"TRIALPOD_POD_ADDRESS": address}).direct_address == wanted
+
+
+async def leader(kube: Kube) -> Membership:
+    """Return an operator that is alone and at work."""
+
+    async def release(_shards: frozenset[int]) -> None:
+        pass
+
+    made = Membership(
+        kube, "default", operator.LEASE_NAME, "other", Ownership("other"), release, lambda _: None, alone=True
+    )
+    await made.join()
+    return made
+
+
+@contextlib.asynccontextmanager
+async def waiting(kube: FakeKube, replicas: int, until: Callable[[OperatorProcess], bool]) -> Any:
+    process = OperatorProcess(kube, OperatorOptions(replicas=replicas, host="127.0.0.1", probe_port=0))
+    assert process.readiness()[0] is False, "it has no certificates yet"
+    run = asyncio.ensure_future(process._join())
+    try:
+        for _ in range(6_000):
+            if until(process):
+                break
+            await asyncio.sleep(0.01)
+        yield process
+    finally:
+        run.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await run
+        await process.close()
+
+
+class TestReadiness:
+    def test_one_that_is_alone_waits_unready_but_alive(self) -> None:
+        async def test() -> None:
+            kube, reads = FakeKube(FakeApi()), []
+            await leader(kube)
+            kube.faults.append(lambda method, path, _: reads.append(path) if method == "GET" else None)
+            async with waiting(kube, 1, lambda _: any(path.endswith(operator.LEASE_NAME) for path in reads)) as made:
+                ready, why = made.readiness()
+                assert not ready
+                assert "another operator is at work" in why
+                assert made.liveness()[0]
+
+        asyncio.run(test())
+
+    def test_one_of_several_joins_those_at_work(self) -> None:
+        async def test() -> None:
+            kube = FakeKube(FakeApi())
+            await leader(kube)
+            async with waiting(kube, 2, lambda process: process._membership.joined) as made:
+                ready, why = made.readiness()
+                assert not ready, "its watches have not begun"
+                assert why.startswith("0 shards")
+                made._membership._read_at -= 100.0
+                assert "could not be renewed" in made.readiness()[1]
+
+        asyncio.run(test())
+
+
+def test_operator_without_valid_lease_sends_no_write() -> None:
+    async def test() -> None:
+        client: Any = SimpleNamespace(user_agent="test")  # it cannot send anything, and is not asked to
+        kube = Kube(client)
+        kube.lease_valid = lambda: False
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            with pytest.raises(UnreachableError, match="lease has expired") as caught:
+                await kube.request(method, paths.pods("team"))
+            assert caught.value.temporary
+        assert kube.requests == 0
+
+    asyncio.run(test())

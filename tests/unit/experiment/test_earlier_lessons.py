@@ -1,0 +1,197 @@
+"""What an experiment learns from earlier ones at its first start, and what a later start still knows of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("threadpoolctl")
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import TrainableRef
+from trialpod.tune import TuneConfig, uniform
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.search import BasicVariantGenerator
+from trialpod_operator.api.loader import load_manifests
+from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_manifest, plan_from_request
+from trialpod_operator.experiment.warm_start import EarlierHere
+
+
+def store(folder: Path, losses: dict[float, Any], metric: str = "loss", **more: Any) -> None:
+    """Write an experiment whose trials have these values of x and this metric."""
+    (folder / ".trialpod").mkdir(parents=True)
+    (folder / ".trialpod" / "experiment.json").write_text('{"version": 1, "name": "early"}')
+    for number, (x, loss) in enumerate(losses.items()):
+        row = {metric: loss, "training_iteration": 3, "config": {"x": x, **more}}
+        (folder / f"t{number}").mkdir()
+        (folder / f"t{number}" / "result.json").write_text(json.dumps(row) + "\n")
+
+
+def planned(parent: Path, warm_start: Any, stored: Any = None, **more: Any) -> ExperimentPlan:
+    spec = {
+        "trainable": {"entrypoint": "a:b"},
+        "searchSpace": {"x": {"uniform": [0, 1]}, "y": {"uniform": [0, 1]}},
+        "metric": "loss",
+        "mode": "min",
+        "algorithm": "auto",
+        "seed": 3,
+        "numSamples": 40,
+        "warmStart": warm_start,
+        **more,
+    }
+    manifest = {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneExperiment",
+        "metadata": {"name": "now"},
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
+    (experiment,) = load_manifests(json.dumps(manifest), "now.json")
+    return plan_from_manifest(experiment, Path("."), stored, earlier=EarlierHere(parent, "", "now"))
+
+
+def suggested(plan: ExperimentPlan, count: int = 4) -> list[float]:
+    found = []
+    for _ in range(count):
+        suggestion = plan.search.next_suggestion()
+        assert suggestion is not None
+        found.append(suggestion.config["x"])
+    return found
+
+
+class TestNamedExperiments:
+    def test_their_best_configs_take_turns(self, tmp_path: Path) -> None:
+        store(tmp_path / "climb", {0.1: 3, 0.2: 1, 0.3: 2})
+        store(tmp_path / "walk", {0.7: 10, 0.8: 30, 0.9: 20})
+        plan = planned(tmp_path, {"experiments": ["climb", "walk"]})
+        assert suggested(plan, 3) == [0.2, 0.7, 0.3]
+        assert plan.document["warmStart"]["learned"] == [
+            {"experiment": "climb", "trials": 3},
+            {"experiment": "walk", "trials": 3},
+        ]
+
+    def test_a_directory_names_one_too(self, tmp_path: Path) -> None:
+        store(tmp_path / "other" / "climb", {0.25: 1})
+        plan = planned(tmp_path / "runs", {"experiments": [str(tmp_path / "other" / "climb")]})
+        assert suggested(plan, 1) == [0.25]
+
+    def test_later_starts_need_them_no_more(self, tmp_path: Path) -> None:
+        store(tmp_path / "climb", {0.1: 3, 0.2: 1})
+        first = planned(tmp_path, {"experiments": ["climb"]})
+        document = json.loads(json.dumps(first.document))
+        shutil.rmtree(tmp_path / "climb")
+        again = planned(tmp_path, {"experiments": ["climb"]}, stored=document)
+        assert suggested(again, 20) == suggested(first, 20)
+        assert again.document["warmStart"] == document["warmStart"]
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("emty", r"there is no experiment 'emty' in .* Did you mean 'empty'\?"),
+            ("now", "'now' is this experiment itself"),
+            ("empty", "nothing can be learned from empty: of its 0 trials"),
+            ("foreign", "nothing can be learned from foreign: of its 1 trials that reported none has 'loss'"),
+            ("damaged", "nothing can be learned from damaged: of its 0 trials"),
+        ],
+    )
+    def test_one_without_use_is_an_error(self, tmp_path: Path, name: str, said: str) -> None:
+        store(tmp_path / "empty", {})
+        store(tmp_path / "foreign", {0.5: 1}, metric="accuracy")
+        store(tmp_path / "damaged", {0.5: 1})
+        (tmp_path / "damaged" / "t0" / "result.json").write_bytes(b'{"loss": 1, "conf\xff\x00')
+        with pytest.raises(InvalidInputError, match=said):
+            planned(tmp_path, {"experiments": [name]})
+
+    def test_damaged_trials_are_left_out(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        store(tmp_path / "climb", {0.1: 1, 0.2: 2})
+        (tmp_path / "climb" / "t0" / "result.json").write_bytes(b"\x00\xff[[[")
+        assert suggested(planned(tmp_path, {"experiments": ["climb"]}), 1) == [0.2]
+        assert "1 result files are damaged and left out, such as t0/result.json" in caplog.text
+
+
+class TestAutomatic:
+    def test_takes_all_that_overlap(self, tmp_path: Path) -> None:
+        store(tmp_path / "climb", {0.2: 1}, y=0.5)
+        store(tmp_path / "half", {0.3: 1}, z=0.5)
+        store(tmp_path / "foreign", {7.0: 1}, z=0.5)
+        store(tmp_path / "other", {0.5: 1}, metric="accuracy")
+        (tmp_path / "no-experiment").mkdir()
+        plan = planned(tmp_path, {"auto": True})
+        kept = plan.document["warmStart"]
+        assert [each["experiment"] for each in kept["learned"]] == ["climb", "half"]
+        assert [each["experiment"] for each in kept["unused"]] == ["foreign", "no-experiment", "other"]
+        assert suggested(plan, 2) == [0.2, 0.3]
+        assert plan.notice == ""
+
+    def test_less_than_half_of_the_parameters_is_too_little(self, tmp_path: Path) -> None:
+        store(tmp_path / "climb", {0.2: 1})
+        space = {name: {"uniform": [0, 1]} for name in "xyz"}
+        plan = planned(tmp_path, {"auto": True}, searchSpace=space)
+        assert plan.document["warmStart"]["unused"][0]["why"] == "it shares less than half of the parameters"
+
+    def test_without_any_it_starts_as_without(self, tmp_path: Path) -> None:
+        plan = planned(tmp_path / "not-there", {"auto": True})
+        assert "no earlier experiment beside this one" in plan.notice
+        assert suggested(plan, 15) == suggested(planned(tmp_path, None), 15)
+
+    def test_later_ones_change_nothing(self, tmp_path: Path) -> None:
+        first = planned(tmp_path, {"auto": True})
+        store(tmp_path / "climb", {0.2: 1}, y=0.5)
+        assert suggested(planned(tmp_path, {"auto": True}, stored=first.document), 9) == suggested(first, 9)
+
+
+class TestParameterOfAnySearch:
+    def test_is_read_at_the_first_start_only(self, tmp_path: Path) -> None:
+        pytest.importorskip("optuna")
+        store(tmp_path / "climb", {0.1: 3, 0.2: 1}, y=0.5)
+        search = {"name": "optuna", "parameters": {"warm_start": "climb"}}
+        first = planned(tmp_path, None, algorithm=None, searchAlgorithm=search)
+        assert [entry[0] for entry in first.document["warmStart"]["lessons"]] == ["add", "add"]
+        shutil.rmtree(tmp_path / "climb")
+        stored = json.loads(json.dumps(first.document))
+        again = planned(tmp_path, None, stored=stored, algorithm=None, searchAlgorithm=search)
+        assert suggested(again, 12) == suggested(first, 12)
+
+
+class TestScript:
+    def request(self, parent: Path, **more: Any) -> ExperimentRequest:
+        return ExperimentRequest(
+            name="now",
+            storage_path=str(parent),
+            trainable=TrainableRef(entrypoint="a:b"),
+            trainable_name="b",
+            is_class=False,
+            param_space={"x": uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            num_samples=9,
+            **more,
+        )
+
+    def test_learns_from_experiments_beside_it(self, tmp_path: Path) -> None:
+        store(tmp_path / "climb", {0.2: 1})
+        request = self.request(tmp_path, algorithm="auto", warm_start={"experiments": ["climb"]})
+        assert suggested(plan_from_request(request, None), 1) == [0.2]
+
+    @pytest.mark.parametrize("search", [BasicVariantGenerator(), None])
+    def test_other_searches_take_none(self, tmp_path: Path, search: Any) -> None:
+        request = self.request(tmp_path, search_alg=search, warm_start={"auto": True})
+        with pytest.raises(InvalidInputError, match="advice for the search auto"):
+            plan_from_request(request, None)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{}, {"experiments": []}, {"experiments": ["a"], "auto": True}, {"experiments": "a"}, {"auto": 3}, ["a"],
+         {"auto": True, "experimnts": []}],
+    )  # fmt: skip
+    def test_wrong_forms_are_refused(self, wrong: Any) -> None:
+        with pytest.raises(InvalidInputError, match="warm_start"):
+            TuneConfig(metric="loss", mode="min", algorithm="auto", warm_start=wrong)
+
+    def test_needs_the_search_auto(self) -> None:
+        with pytest.raises(InvalidInputError, match='give algorithm="auto"'):
+            TuneConfig(metric="loss", mode="min", warm_start={"auto": True})

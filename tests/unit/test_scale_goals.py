@@ -1,0 +1,56 @@
+"""The table of the scale bench: goals, this run, and the last one that was stored."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCALE = Path(__file__).parents[2] / "benchmarks/scale"
+
+
+@pytest.fixture(scope="module")
+def goals() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("scale_goals", SCALE / "goals.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_figures_stand_beside_their_goals_and_the_last_run(goals: ModuleType) -> None:
+    figures = {
+        "from 0 finished to half of them": {"reconcile_p99_s": 9.0},
+        "to all of them": {"reconcile_p99_s": 0.05, "rss_mb": 300.0, "decision_p99_s": float("nan")},
+    }
+    last = {"commit": "0123456789", "scale": 0.1, "figures": {"to all of them": {"reconcile_p99_s": 4.5}}}
+    table = goals.table(figures, last)
+    assert "| reconcile p99 | 0.05 s | 0.1 s | ok | 4.5 s |" in table
+    assert "| operator memory | 300 MB | 250 MB | **missed** |  |" in table
+    assert "| decision p99 |  | 0.2 s |  |  |" in table
+    assert "0123456, scale 0.1" in table
+    assert "nothing stored" in goals.table(figures, None)
+
+
+def test_every_goal_is_a_figure_that_the_bench_prints(goals: ModuleType) -> None:
+    source = (SCALE / "__main__.py").read_text()
+    assert [goal.text for goal in goals.GOALS if f"{goal.figure}=" not in source] == []
+    assert [goal.text for goal in goals.GOALS if goal.part not in source] == []
+
+
+def test_last_run_of_the_same_scale_is_compared(goals: ModuleType, tmp_path: Path) -> None:
+    assert goals.newest(1.0, tmp_path) is None
+    file = goals.store({"at the end": {"rss_mb": 1.0}}, {"scale": 0.1, "seconds": 8}, tmp_path)
+    stored = json.loads(file.read_text())
+    assert stored["machine"]["cores"] >= 1
+    assert len(stored["commit"]) in (40, 0)  # 0: this tree is no clone
+    assert stored["arguments"]["seconds"] == "8"
+    for scale, date in ((1.0, "2020"), (0.1, "2021")):
+        (tmp_path / f"{date}.json").write_text(json.dumps({"scale": scale, "date": date, "figures": {}}))
+    assert goals.newest(1.0, tmp_path)["date"] == "2020"
+    assert goals.newest(0.1, tmp_path)["figures"] == {"at the end": {"rss_mb": 1.0}}
+    assert goals.newest(0.5, tmp_path)["date"] == stored["date"]
