@@ -183,7 +183,7 @@ def test_both_decide_each_for_its_own(pair: Operator, namespace: Cluster) -> Non
 
 @pytest.mark.parametrize(
     ("fault", "within_s"),
-    [(delete_pod, 12.0), (kill_process, 12.0), (kill_and_delete, 15.0), (stop, 15.0)],
+    [(delete_pod, 20.0), (kill_process, 20.0), (kill_and_delete, 25.0), (stop, 25.0)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.parametrize("victim", ["coordinator", "other"])

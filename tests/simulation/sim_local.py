@@ -164,7 +164,7 @@ class LocalCaller(Caller):
 class LocalNetwork(Network):
     """Sockets on one machine: they lose nothing while both ends live."""
 
-    def receiver(self, caller: Caller) -> Any:
+    def receiver(self, caller: Caller, target: str) -> Any:
         assert isinstance(caller, LocalCaller)
         run = caller.run
         return run if run.process.alive and run.serves is not None else None

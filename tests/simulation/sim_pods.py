@@ -73,7 +73,7 @@ class Network:
         if call.caller.pod_uid not in self.cut:
             call.heard_s = self.world.kernel.now
 
-    def receiver(self, target: str) -> SimOperator | None:
+    def receiver(self, caller: Caller, target: str) -> SimOperator | None:
         """Return who gets a request: the operator of that address, or whomever the Service chooses."""
         serving = [each for each in self.world.operators if each.serving and each.process.alive]
         if target:
@@ -178,7 +178,7 @@ def network_deliver(
     network: Network, call: Call, path: str, body: bytes, caller: Caller, label: str, copy: int
 ) -> None:
     world = network.world
-    operator = network.receiver(call.target)
+    operator = network.receiver(caller, call.target)
     if operator is None:
         world.after(HOP_S, call.end, None, "connection refused")
         return
