@@ -36,6 +36,7 @@ from trialpod_operator.cluster.pods.reading import PendingReason, foreign, secon
 from trialpod_operator.cluster.pods.template import TemplateError
 from trialpod_operator.cluster.trial_objects.build import kind_for, resource_name
 from trialpod_operator.cluster.trial_objects.composite import compose, ending_mark, is_disrupted, is_echo
+from trialpod_operator.experiment.durable import NotReadyError
 
 LIST_S = 10.0
 """Interval of the lists."""
@@ -241,6 +242,9 @@ class AttemptObjects:
             caller_uid: of the pod that asks.
             pod: that pod.
             assigned: whether the attempt has begun.
+
+        Raises:
+            NotReadyError: its object is not known yet, because the answer to its creation was lost for example.
         """
         metadata = pod["metadata"]
         name = str((metadata.get("labels") or {}).get(names.OBJECT_LABEL, ""))
@@ -248,7 +252,7 @@ class AttemptObjects:
         if metadata.get("uid") != caller_uid:
             return f"pod {metadata['name']} is another one than the caller"
         if known is None:
-            return f"pod {metadata['name']} belongs to an attempt that is over"
+            raise NotReadyError(f"the {self.kind.kind} of pod {metadata['name']} is not known here yet")
         if not assigned and known.primary not in self._parts(name):
             known.primary = ""  # it went before it began
         known.primary = known.primary or caller_uid

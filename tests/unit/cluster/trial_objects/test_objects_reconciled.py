@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cluster_world import Play, World
+from fake_api import error
 from fake_jobs import FakeJobs
 from virtual_time import until
 
@@ -117,6 +118,32 @@ class TestJobs:
             await world.until_over()
             assert world.states() == ["TERMINATED"] * 2
             assert {trial["status"]["attempt"] for trial in world.trials()} == {2}
+            world.check_results()
+
+        play(scenario)
+
+    def test_a_pod_waits_when_its_job_is_not_known_yet(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            made = FakeJobs(world.api)
+            # The answers about the Job are lost until its pod has been asking for a while.
+            request = world.operator.kube.request
+            until_known = world.loop.time() + 15.0
+
+            async def lossy(method: str, path: str, **more: Any) -> Any:
+                answer = await request(method, path, **more)
+                of_one = "/jobs/" in path or (method == "POST" and path.endswith("/jobs"))
+                if of_one and world.loop.time() < until_known:
+                    raise error(method, path, 0, "Unreachable", "the connection broke")
+                return answer
+
+            world.operator.kube.request = lossy  # type: ignore[method-assign]
+            await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **job())
+            await world.until_running(1)
+            assert world.loop.time() >= until_known, "it had its work before"
+            await world.until_over()
+            (trial,) = world.trials()
+            assert (trial["status"]["state"], trial["status"]["attempt"]) == ("TERMINATED", 1)
+            assert len(made.made) == 1
             world.check_results()
 
         play(scenario)
