@@ -63,7 +63,8 @@ spec:
 * A duration is a number of seconds or text such as `90s`, `2h` or `1h30m`; an amount of a resource is written as for
   Kubernetes: `500m`, `2Gi`.
 * Numbers are read as kubectl reads them: `1e-4` is a number.
-* Fields marked *cluster* concern pods and a cluster's resources, and change nothing on one machine.
+* Fields marked *cluster* concern pods and a cluster's resources, and change nothing on one machine. Only with
+  `trialResource`, `trialpod run` refuses the manifest.
 
 """
 

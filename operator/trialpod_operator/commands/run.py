@@ -112,6 +112,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
         document = document_of(args.args, metric=args.metric, mode=args.mode, samples=args.samples)
         experiments = load_manifests(json.dumps(document), "the command line", overrides)
     experiment = _named(_the_one(experiments, args.file), args.name)
+    _check_kind(experiment, args.file)
     folder = Path.cwd() if args.file in ("", "-") else Path(args.file).resolve().parent
     if args.dry_run:
         return _show_command_lines(experiment, folder)
@@ -157,6 +158,19 @@ def _run_manifest(args: argparse.Namespace) -> int:
         if page is not None and not outcome.interrupted:
             page.stay()
     return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
+
+
+def _check_kind(experiment: TuneExperiment, file: str) -> None:
+    """Raise InvalidInputError when trials are to be objects of another kind: only a cluster has their controllers."""
+    from trialpod_operator.api.loader import display_name
+
+    resource = experiment.spec.trial_resource
+    if resource is not None:
+        raise InvalidInputError(
+            f"{display_name(file) if file else 'the command line'}: spec.trialResource makes each trial a "
+            f"{resource.template.get('kind')}, and that needs a cluster: send it there with `trialpod submit "
+            f"{file or 'FILE'}`; or add `--set spec.trialResource=null`, and each trial runs here as a process"
+        )
 
 
 def _check_program(program: str, folder: Path) -> None:
