@@ -137,8 +137,10 @@ test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k n
 	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not addon" $(SLOWEST) tests/cluster \
 	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
 
-test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, and the scale bench with kwok
+test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, JobSet, and the scale bench with kwok
 	@tools/build_go kueue > /dev/null
+	@tools/build_go jobset > /dev/null
+	@tools/trial_kinds > /dev/null
 	@tools/build_go promtool > /dev/null
 	$(BIN)/pytest -q -p no:xdist tests/unit/chart
 	tools/cluster/exec $(BIN)/pytest -m addon -p no:xdist tests/cluster $(CLUSTER_ARGS)
