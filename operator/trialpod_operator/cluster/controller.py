@@ -170,7 +170,7 @@ class Controller:
 
     def on_trial(self, item: Object, *, deleted: bool) -> None:
         """A TuneTrial was made, changed or deleted."""
-        shard = (item["metadata"].get("labels") or {}).get(names.SHARD_LABEL, "")
+        shard = (item["metadata"].get("labels") or {}).get(names.SHARD_LABEL) or ""
         if shard.isdecimal() and not self.ownership.serves_shard(int(shard)) and not deleted:
             return  # it is read from the server when its experiment is opened
         key = self.cache.update_trial(item, deleted=deleted)

@@ -44,7 +44,7 @@ class TestDefinition:
             (
                 {},
                 {"param_space": {"x": tune.uniform(0, 2)}},
-                ["param_space.x: uniform(0.0, 1.0) -> uniform(0.0, 2.0)"],
+                ["param_space.x: uniform(0, 1) -> uniform(0, 2)"],
             ),
             (
                 {"param_space": {"a": {"b": 1}, "c": 2}},
@@ -87,9 +87,9 @@ class TestDefinition:
     def test_constants_of_an_unedited_script_may_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before, now = {"param_space": {"x": tune.uniform(0, 1), "at": 1}}, {"param_space": {"x": 3, "at": 2}}
         monkeypatch.setattr("trialpod_operator.experiment.definition._script", lambda: "a")
-        assert changed(before, now) == ["param_space.x: uniform(0.0, 1.0) -> 3"]
+        assert changed(before, now) == ["param_space.x: uniform(0, 1) -> 3"]
         monkeypatch.setattr("trialpod_operator.experiment.definition._script", lambda: None)
-        assert changed(before, now) == ["param_space.x: uniform(0.0, 1.0) -> 3", "param_space.at: 1 -> 2"]
+        assert changed(before, now) == ["param_space.x: uniform(0, 1) -> 3", "param_space.at: 1 -> 2"]
 
     def test_other_python_is_no_change(self) -> None:
         document = {"definition": {"param_space": {"x": "sample_from(f [py3.11:00000000])"}}}

@@ -19,6 +19,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 from trialpod.tune.search.sample import Categorical, Constant, Domain, SearchSpaceError
 from trialpod.tune.search.spaces.numpy_draws import NumpyDraws
@@ -322,6 +323,8 @@ def is_grid(node: Any) -> bool:
 def grid_values(grid: Any) -> Any:
     """Return the values of what `is_grid` takes for a grid."""
     values = grid.categories if isinstance(grid, Categorical) else grid["grid_search"]
+    if not under_ray():
+        return values  # what is no list is refused with its path
     if isinstance(values, str):
         return list(values)
     if not hasattr(values, "__iter__"):
