@@ -125,6 +125,7 @@ class ExperimentController:
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
         self._durable: DurableExperiment | None = None
         self._shell: ClusterShell  # of the experiment while it is open
+        self._objects: AttemptObjects | None = None  # of another kind, as this operator has seen them
         self._bindings: PodBindings | None = None
         self._tried = False  # to open it
         self._fenced_openings = 0  # in a row
@@ -330,6 +331,9 @@ class ExperimentController:
         # Open the engine; a finished experiment stays closed unless it has left pods behind.
         if self._durable is None:
             if self._writer.finished_as_observed(item):
+                if self._objects is None and (seen := await self._attempt_objects(experiment)) is not None:
+                    await seen.refresh(self._services.clock())  # this operator did not run it
+                    self._objects = seen
                 if not self._leftover_pods():
                     return None
                 if not await self._open_finished(experiment):
@@ -470,7 +474,7 @@ class ExperimentController:
         return True
 
     def _leftover_pods(self) -> list[Object]:
-        """Return the pods that a finished experiment has left, because the operator was away in that moment."""
+        """Return the pods, or objects, that a finished experiment has left: the operator was away in that moment."""
         return [
             pod
             for pod in self._services.cache.pods(self.key)
@@ -491,11 +495,13 @@ class ExperimentController:
 
     async def _delete_leftover_pods(self) -> float | None:
         """Delete pods that a finished experiment has left, as they are."""
+        objects = self._objects
         for pod in self._leftover_pods():
             metadata = pod["metadata"]
-            await self._services.kube.delete(
-                paths.pods(self._namespace), metadata["name"], uid=metadata.get("uid", "")
-            )
+            collection = paths.pods(self._namespace) if objects is None else objects.collection()
+            await self._services.kube.delete(collection, metadata["name"], uid=metadata.get("uid", ""))
+            if objects is not None:
+                objects.deleted(metadata["name"])
         return RETRY_S
 
     # -- opening --
@@ -541,7 +547,7 @@ class ExperimentController:
             if again:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
-            objects = await self._attempt_objects(experiment)
+            self._objects = await self._attempt_objects(experiment)
         except BaseException:
             durable.close()
             raise
@@ -563,7 +569,7 @@ class ExperimentController:
             services.options.pod_options,
             services.clock,
             durable,
-            objects,
+            self._objects,
         )
 
         def enqueue() -> None:

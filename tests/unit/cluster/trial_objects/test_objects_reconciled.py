@@ -197,6 +197,29 @@ class TestOperators:
 
         play(scenario)
 
+    @pytest.mark.parametrize("has_pod", [True, False])
+    @pytest.mark.parametrize("is_stored", [True, False])
+    def test_one_that_comes_after_the_end_deletes_jobs_left(self, play: Play, has_pod: bool, is_stored: bool) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            await world.apply(numSamples=1, **job())
+            await until(lambda: bool(world.status.get("completionTime")), 120.0)
+            assert jobs(world), "the operator was too fast for this test"
+            await world.operator.close()
+            if not has_pod:
+                world.pods.vanish(world.api.all("pods")[0])
+            if not is_stored:
+                world.storage.values.clear()
+            await asyncio.sleep(10.0)
+            world.start_operator()
+            await until(lambda: not jobs(world) and not world.api.all("pods"), 120.0)
+            await until(lambda: world.operator.controller.open_count == 0, 60.0)
+            requests = world.operator.kube.requests
+            await asyncio.sleep(300.0)
+            assert world.operator.kube.requests == requests
+
+        play(scenario)
+
     def test_a_few_requests_are_enough_for_a_trial(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             FakeJobs(world.api)
