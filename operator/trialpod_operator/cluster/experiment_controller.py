@@ -69,7 +69,7 @@ from trialpod_operator.engine.state import State
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError
-from trialpod_operator.experiment.stored import release_claim, replace_stored
+from trialpod_operator.experiment.stored import kind_changes, release_claim, replace_stored
 from trialpod_operator.reports.service import Caller, Served
 
 logger = logging.getLogger(__name__)
@@ -315,6 +315,15 @@ class ExperimentController:
             more = f" (and {len(checked.problems) - 5} more)" if len(checked.problems) > 5 else ""
             self._refused = Problem(reason=Reason.INVALID_SPEC, message=f"{listed}{more}", stalled=True)
             return
+        if self.open and self._experiment is not None:
+            specs = [msgspec.to_builtins(each.spec) for each in (self._experiment, checked.experiment)]
+            if changed := kind_changes(*specs):
+                message = (
+                    f"{changed[0]} cannot change once the experiment has started; change it back, or start another "
+                    "one under a new name"
+                )
+                self._refused = Problem(reason=Reason.INVALID_SPEC, message=message, stalled=True)
+                return
         try:
             self._experiment = storage_access.with_storage(
                 checked.experiment, self._namespace, self._services.options.storage_rules

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyMissingEr
 from trialpod.storage.file_tree import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod_operator.api.inspection import changeable
+from trialpod_operator.api.trial_resource.kinds import group_of
 
 FORMAT_VERSION = 1
 
@@ -136,4 +138,16 @@ def _encoded(document: dict[str, Any]) -> bytes:
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return the paths of what differs between two specs and must not, once trials exist."""
     keys = [*new, *(key for key in old if key not in new)]
-    return [f"spec.{key}" for key in keys if key not in changeable("any time") and old.get(key) != new.get(key)]
+    changed = [f"spec.{key}" for key in keys if key not in changeable("any time") and old.get(key) != new.get(key)]
+    return changed + kind_changes(old, new)
+
+
+def kind_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return where two specs say that trials are objects of different kinds: those that are there would be lost."""
+    before, now = (each.get("trialResource") or {} for each in (old, new))
+    if not before or not now:
+        return [] if bool(before) == bool(now) else ["spec.trialResource"]
+    kinds = [
+        (group_of(str(each["template"].get("apiVersion"))), each["template"].get("kind")) for each in (before, now)
+    ]
+    return [] if kinds[0] == kinds[1] else ["spec.trialResource.template.kind"]

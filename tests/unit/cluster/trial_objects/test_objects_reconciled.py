@@ -163,6 +163,54 @@ class TestJobs:
         play(scenario)
 
 
+class TestChanges:
+    @pytest.mark.parametrize("kind", [None, "Machine"])
+    @pytest.mark.parametrize("by_another", [False, True])
+    def test_the_kind_stays_once_trials_run(self, play: Play, kind: str | None, by_another: bool) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            world.pods.behaviour.steps = 20
+            first = job()
+            await world.apply(numSamples=2, maxConcurrentTrials=1, **first)
+            await world.until_running(1)
+            resource: Any = None
+            if kind is not None:
+                template = {"apiVersion": "example.com/v1", "kind": kind, "spec": {"pod": POD}}
+                conditions = {
+                    "successCondition": "status.phase == Done",
+                    "failureCondition": "status.phase == Broken",
+                }
+                resource = {"template": template, "podTemplatePath": "spec.pod", **conditions}
+            if by_another:
+                world.pods.service = None
+                await world.operator.close()
+            await world.change(trialResource=resource)
+            if by_another:
+                world.start_operator()
+            await until(lambda: world.condition("Stalled").get("status") == "True", 60.0)
+            assert "spec.trialResource" in world.condition("Stalled")["message"]
+            assert len(jobs(world)) == 1
+            changed = first["trialResource"] | dict.fromkeys(resource or {}) | first["trialResource"]
+            await world.change(trialResource=changed)
+            await world.until_over()
+            assert world.states() == ["TERMINATED"] * 2
+            assert {trial["status"]["attempt"] for trial in world.trials()} == {1}
+            world.check_results()
+
+        play(scenario)
+
+    def test_the_template_may_change(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            made = FakeJobs(world.api)
+            await world.apply(numSamples=2, maxConcurrentTrials=1, **job())
+            await world.until_running(1)
+            await world.change(trialResource=job(activeDeadlineSeconds=900)["trialResource"])
+            await world.until_over()
+            assert [each["spec"].get("activeDeadlineSeconds") for each in made.made] == [None, 900]
+
+        play(scenario)
+
+
 class TestOperators:
     def test_one_that_is_replaced_finds_the_jobs(self, play: Play) -> None:
         async def scenario(world: World) -> None:
