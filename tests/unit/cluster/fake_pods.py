@@ -123,6 +123,7 @@ class FakePods:
         self._random = random
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._terminated: dict[str, asyncio.Event] = {}
+        self._reasons: dict[str, dict[str, str]] = {}  # why their kubelet ends them, by uid
         api.on_pod = self._pod_changed
 
     # -- what the cluster does --
@@ -171,6 +172,24 @@ class FakePods:
         current = self.current(pod)
         if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]:
             self.api.delete(self.api.edit(current, mark))
+
+    def reach_deadline(self, pod: Object) -> None:
+        """The pod's activeDeadlineSeconds are over."""
+        grace = float(pod["spec"].get("terminationGracePeriodSeconds") or 30)
+        self._end_by_kubelet(pod, "DeadlineExceeded", "Pod was active on the node longer than the deadline", grace)
+
+    def exceed_disk(self, pod: Object) -> None:
+        """The pod has more on its local disk than it may."""
+        self._end_by_kubelet(
+            pod, "Evicted", "Pod ephemeral local storage usage exceeds the total limit of 1Gi. ", 1.0
+        )
+
+    def _end_by_kubelet(self, pod: Object, reason: str, message: str, grace: float) -> None:
+        """SIGTERM now, SIGKILL later; why, the kubelet says when the container has ended."""
+        uid = pod["metadata"]["uid"]
+        self._reasons[uid] = {"reason": reason, "message": message}
+        self._terminated[uid].set()
+        asyncio.get_running_loop().call_later(grace, self._sigkill, pod)
 
     def close(self) -> None:
         for task in self._tasks.values():
@@ -224,7 +243,8 @@ class FakePods:
 
         def mark(each: Object) -> None:
             ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self.api.now())}
-            each["status"]["phase"] = "Failed" if code else "Succeeded"
+            why = self._reasons.get(each["metadata"]["uid"], {})
+            each["status"] |= {"phase": "Failed" if code or why else "Succeeded", **why}
             others = [one for one in each["status"].get("containerStatuses") or () if one["name"] != names.CONTAINER]
             own = {"name": names.CONTAINER, "state": {"terminated": ended}}
             each["status"]["containerStatuses"] = [own, *others]
@@ -266,6 +286,7 @@ class FakePods:
             each["spec"].pop("schedulingGates", None)
             each["spec"]["nodeName"] = "node-1"
             each["status"]["phase"] = "Running"
+            each["status"]["startTime"] = stamp(self.api.now())
             each["status"]["podIP"] = address_of(each)
             each["status"]["conditions"] = [
                 *(each["status"].get("conditions") or []),

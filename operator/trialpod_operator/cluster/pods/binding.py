@@ -42,6 +42,7 @@ class PodBinding:
     last_alive: object = None  # its pod, as it was when it was last found to show no end
     expected_by: float = 0.0  # a pod that continues in place has to ask until then
     explained_by: float = 0.0  # until then the kubelet may say why it killed the pod
+    sigterm_by: float = 0.0  # and why it sent SIGTERM
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
     not_before: float = 0.0  # when its pod may be made again

@@ -50,6 +50,7 @@ from trialpod_operator.cluster.pods.pod_work import PodWork, Rejections
 from trialpod_operator.cluster.pods.queues import slots
 from trialpod_operator.cluster.pods.reading import node_of
 from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse, spare
+from trialpod_operator.cluster.pods.sigterm import judge_sigterm
 from trialpod_operator.cluster.pods.terminated import Termination
 from trialpod_operator.engine.actions import (
     Action,
@@ -316,11 +317,13 @@ class PodBindings:
         """An attempt said how it ended; return how it did. A pod that continues in place stays.
 
         Raises:
-            NotReadyError: it failed, and its workers have to be looked at first; or its object.
+            NotReadyError: it failed, and its workers have to be looked at first; or its object; or its pod may still
+                show why it got a SIGTERM.
         """
         binding = self._pods.bindings.get(trial_id)
         if binding is None or binding.attempt != attempt:
             return end
+        end = self._judge_sigterm(binding, end)
         if self._pods.work.objects is not None:
             judged = self._pods.work.objects.judge_report(self._pods.pod_name(binding), end)
             if judged is None:
@@ -338,6 +341,17 @@ class PodBindings:
             self._pods.enqueue()
             raise NotReadyError("the other pods of the attempt are being looked at")
         return msgspec.structs.replace(judged, asks=False)
+
+    def _judge_sigterm(self, binding: PodBinding, end: AttemptEnd) -> AttemptEnd:
+        name = self._pods.pod_name(binding)
+        objects = self._pods.work.objects
+        pod = objects.primary(name) if objects is not None else self._pods.own_pod(binding)
+        if pod is None or self._pods.work.ended_pod((self._pods.own_pod(binding) or pod)["metadata"].get("uid", "")):
+            return end
+        judged = judge_sigterm(binding, pod, end, self._pods.clock())
+        if judged is None:
+            raise NotReadyError("the attempt's pod may still show why it was asked to end")
+        return judged
 
     # -- pods that run one trial after the other --
 

@@ -1,4 +1,4 @@
-"""What ended an attempt, read from its pod. An attempt's own word goes before everything here.
+"""What ended an attempt, read from its pod. An attempt's own word goes before everything here (but see `sigterm`).
 
 | what the pod shows | kind | cause | reason |
 |---|---|---|---|
@@ -214,6 +214,17 @@ def may_be_explained(of: Explainable, ending: Termination, now: float) -> bool:
     return now < of.explained_by
 
 
+def deadline_exceeded(pod: Pod, exit_code: int | None = None) -> Termination:
+    """Return the end of a pod at its activeDeadlineSeconds."""
+    limit = (pod.get("spec") or {}).get("activeDeadlineSeconds")
+    span = f" of {limit} s" if limit is not None else ""
+    return _failure(
+        Reason.DEADLINE_EXCEEDED,
+        f"the pod was ended at its activeDeadlineSeconds{span}; raise it in spec.template.spec, or remove it",
+        exit_code=exit_code,
+    )
+
+
 def _failure(reason: str, message: str, *, exit_code: int | None = None, retry: bool = True) -> Termination:
     return Termination(
         kind="failure", cause="failed", reason=reason, message=message, retry=retry, exit_code=exit_code
@@ -278,13 +289,7 @@ def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Terminatio
             exit_code=exit_code,
         )
     if reason == Reason.DEADLINE_EXCEEDED:
-        limit = (pod.get("spec") or {}).get("activeDeadlineSeconds")
-        span = f" of {limit} s" if limit is not None else ""
-        return _failure(
-            reason,
-            f"the pod was ended at its activeDeadlineSeconds{span}; raise it in spec.template.spec, or remove it",
-            exit_code=exit_code,
-        )
+        return deadline_exceeded(pod, exit_code)
     if reason in _NODE_WENT:
         return _disruption(reason, f"the pod was ended by its node{_in_words(words)}", exit_code=exit_code)
     if terminated is None and reason in _NEVER_ADMITTED:

@@ -283,6 +283,11 @@ class AttemptObjects:
         message = f"the {self.kind.kind} failed{f': {foreign(words)}' if words else ''}"
         return msgspec.structs.replace(end, cause="failed", error=message)
 
+    def primary(self, name: str) -> Object | None:
+        """Return the pod that has an attempt's work, None when it is not there."""
+        known = self._known.get(name)
+        return self._primary(name, known) if known is not None else None
+
     def pod_of(self, name: str) -> str:
         """Return the name of the pod that has an attempt's work, "" for none."""
         known = self._known.get(name)
