@@ -190,11 +190,10 @@ class Kube:
                 return items
             query["continue"] = token
 
-    async def create(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object and return it; 409 when its name is taken."""
-        created: dict[str, Any] = await self.request(
-            "POST", collection, query={"fieldManager": MANAGER}, body=dict(body)
-        )
+    async def create(self, collection: str, body: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
+        """Create an object and return it; 409 when its name is taken, 400 when `strict` and it has unknown fields."""
+        query = {"fieldManager": MANAGER, **({"fieldValidation": "Strict"} if strict else {})}
+        created: dict[str, Any] = await self.request("POST", collection, query=query, body=dict(body))
         return created
 
     async def patch(

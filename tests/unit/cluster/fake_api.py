@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kubernetes.aio.client.models.v1_pod_spec import V1PodSpec
 from virtual_time import START
 
 from trialpod_operator.api.api_errors import ApiError, api_error
@@ -169,6 +170,10 @@ class FakeApi:
     ) -> Any:
         objects = self.objects[namespace, plural]
         if method == "POST":
+            if query.get("fieldValidation") == "Strict" and plural == "pods":
+                for field in body["spec"].keys() - V1PodSpec.attribute_map.values():
+                    message = f'strict decoding error: unknown field "spec.{field}"'
+                    raise error(method, path, 400, "BadRequest", f'Pod in version "v1" cannot be handled: {message}')
             return _shown(self._create(method, path, plural, namespace, body))
         found = [item for item in objects.values() if _selected(item, query.get("labelSelector", ""))]
         about = re.match(r"involvedObject\.uid=([^,]*)", query.get("fieldSelector", ""))

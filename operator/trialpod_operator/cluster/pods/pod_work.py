@@ -151,7 +151,7 @@ class PodWork:
             why = PendingReason(reason=Reason.INVALID_TEMPLATE, message=str(error), remedy="", severity="stuck")
             self.rejections.add(why, self._clock())
             return None
-        made = await self._create(collection, body)
+        made = await self._create(collection, body, strict=True)  # else a misspelt field of a template is dropped
         if made is None:
             return None
         if self.objects is not None:
@@ -348,9 +348,9 @@ class PodWork:
             if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         }
 
-    async def _create(self, collection: str, body: Object) -> Object | None:
+    async def _create(self, collection: str, body: Object, *, strict: bool = False) -> Object | None:
         try:
-            return await self._kube.create(collection, body)
+            return await self._kube.create(collection, body, strict=strict)
         except AlreadyExistsError:
             return await self._kube.get(collection, body["metadata"]["name"])
         except ApiError as error:

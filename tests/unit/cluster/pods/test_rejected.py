@@ -97,6 +97,13 @@ _RBAC = (
             "stuck",
             "cannot be handled",
         ),
+        (
+            400,
+            'strict decoding error: unknown field "spec.nodeSelectr", unknown field "spec.containers[0].imag"',
+            "InvalidTemplate",
+            "stuck",
+            "spec.nodeSelectr, as in spec.template (did you mean nodeSelector?); a pod has no field spec.containers",
+        ),
         (401, "Unauthorized", "OperatorUnauthorized", "waiting", "credentials"),
         (409, 'pods "x" already exists', "NameTaken", "waiting", "already exists"),
         (413, "too large", "TooLarge", "stuck", "smaller"),

@@ -132,6 +132,21 @@ class TestImageCorrected:
         play(scenario)
 
 
+class TestMisspeltTemplate:
+    def test_the_field_is_named_and_its_correction_helps(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(numSamples=1, template={"spec": {"nodeSelectr": {"disk": "ssd"}}})
+            await until(lambda: world.condition("Ready").get("reason") == "InvalidTemplate", 10.0, "it is told")
+            assert "no field spec.nodeSelectr" in world.condition("Ready")["message"]
+            assert "did you mean nodeSelector?" in world.condition("Ready")["message"]
+            assert not world.api.all("pods")
+            await world.change(template={"spec": {"nodeSelectr": None, "nodeSelector": {"disk": "ssd"}}})
+            await world.until_over()
+            assert world.states() == ["TERMINATED"]
+
+        play(scenario)
+
+
 class TestKeysRefused:
     def test_the_secret_is_named_and_new_keys_help(self, play: Play) -> None:
         async def scenario(world: World) -> None:
