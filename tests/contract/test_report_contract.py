@@ -89,6 +89,9 @@ class Operator:
     def permits(self, caller: Caller, trial_id: str) -> str | None:
         return None
 
+    def undecided(self) -> None:
+        return None
+
     def committed(self) -> None:
         return None
 

@@ -159,6 +159,9 @@ class Experiment:
     def require_fencing_check(self) -> None:
         """Only this process knows the experiment."""
 
+    def undecided(self) -> None:
+        return None
+
     def committed(self) -> Awaitable[None] | None:
         return self._commit(self.commits.pop(0)) if self.commits else None
 

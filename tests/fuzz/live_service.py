@@ -77,6 +77,9 @@ class Served:
     def permits(self, caller: Caller, trial_id: str) -> str | None:
         return None
 
+    def undecided(self) -> None:
+        return None
+
     def committed(self) -> None:
         return None
 

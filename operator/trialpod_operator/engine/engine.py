@@ -154,6 +154,13 @@ class Engine:
             self._start_or_finish(chooser, now)
         return self._actions.take()
 
+    def check(self, event: AnyEvent) -> None:
+        """Refuse what `apply` would refuse now; raises as it does."""
+        if isinstance(event, ResultsReceived):
+            self._results.decode_new(event)
+        elif isinstance(event, SettingsObserved):
+            self._check_settings(event.settings)
+
     def _begin(self, recorded: Choices | None) -> Chooser:
         state, algorithms = self.state, self._algorithms
         algorithms.begin()
@@ -314,6 +321,10 @@ class Engine:
         if total is None or rules is None:
             return total
         return total + sum(bool(trial.repeat_of) for trial in self.state.get_trials())
+
+    def log_errors(self, log: Callable[[BaseException], object]) -> None:
+        """Have each error of an algorithm given to `log`, with its traceback."""
+        self._algorithms.on_error = log
 
     @property
     def search_exhausted(self) -> bool:

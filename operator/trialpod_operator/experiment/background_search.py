@@ -84,6 +84,15 @@ class BackgroundSearcher(SearchAlgorithm):
         self._failed = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self.on_error: Callable[[BaseException], object] = lambda _error: None
+        """Called with each error of the algorithm, for a log."""
+        self.calls = 0
+        """How many calls were begun in the thread."""
+
+    @property
+    def working(self) -> threading.Thread | None:
+        """The thread while it makes a call."""
+        return self._thread if self._working else None
 
     # -- what the engine calls --
 
@@ -204,6 +213,7 @@ class BackgroundSearcher(SearchAlgorithm):
                 return False
             call = self._queue.popleft()
             self._working = True
+            self.calls += 1
             failed = self._failed
         try:
             if not failed:
@@ -238,6 +248,7 @@ class BackgroundSearcher(SearchAlgorithm):
             if call is _SUGGEST:
                 self._tell(self._event(answer))
         except BaseException as error:  # noqa: BLE001 - it ends the experiment with its message
+            self.on_error(error)
             with self._condition:
                 self._failed = True
             name = type(self.search).__name__

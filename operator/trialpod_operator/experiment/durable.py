@@ -30,9 +30,12 @@ from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import number
 from trialpod.storage.base import Storage
 from trialpod_operator.engine.actions import Action, ResultsApplied, StartAttempt, TrialEnded
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived, TimerFired
 from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.decisions.messages import DecisionAnswer, DecisionRequest
+from trialpod_operator.experiment.decisions.queue import DecisionQueue
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import Replica, ReplicaStatus
@@ -108,6 +111,7 @@ class DurableExperiment:
         resumed: it had been begun before it was opened.
         storage_problem: why the storage takes nothing at the moment.
         last_contact: when each trial's attempt last called, by the clock given.
+        decisions: the events that wait for the decider; None where the engine decides.
 
     Raises:
         TrialpodError: the journal is damaged, or the plan cannot work.
@@ -148,6 +152,9 @@ class DurableExperiment:
         self.journaled = JournaledEngine(
             plan, directory, clock, self._take_action, heartbeat_s=heartbeat_s, deliver=self._deliver, fetch=fetch
         )
+        self.decisions: DecisionQueue | None = None
+        if plan.decided is not None:
+            self.decisions = DecisionQueue(self.journaled, plan.decided, self._apply, clock)
         self.resumed = self.position > 0
         self._replicated = self.position if in_storage else 0  # the storage has the journal up to here
         if replica is not None and replica.sealed:
@@ -254,17 +261,42 @@ class DurableExperiment:
     def apply(self, event: AnyEvent) -> None:
         """Apply and journal an event. What follows from it is carried out when it is durable.
 
+        Where a decider decides, it is applied when that has answered; see `undecided`.
+
         Raises:
             NotReadyError: the experiment is broken.
             msgspec.MsgspecError: the event is the sender's mistake; nothing was changed.
             Exception: it broke the experiment.
         """
         self._refuse_when_broken()
+        if self.decisions is not None:
+            self.decisions.submit(event)
+        else:
+            self._apply(event)
+
+    def undecided(self) -> Awaitable[None] | None:
+        """Return None when all events were applied, else what to await until the decider has decided about them."""
+        return None if self.decisions is None else self.decisions.undecided()
+
+    def decide(self, request: DecisionRequest) -> DecisionAnswer | Awaitable[DecisionAnswer]:
+        """Answer a call of the experiment's decider.
+
+        Raises:
+            NotReadyError: the experiment is broken, or has no decider.
+            StaleSessionError: the call is of an earlier session.
+        """
+        self._refuse_when_broken()
+        if self.decisions is None:
+            raise NotReadyError("nothing is decided outside of the operator here")
+        return self.decisions.handle(request)
+
+    def _apply(self, event: AnyEvent, now: float | None = None, choices: Choices | None = None) -> None:
+        self._refuse_when_broken()
         horizons = self._horizons(event) if self._in_storage else None
         self._acts, self._last_result = False, {}
         try:
             with self._shell.step(event):
-                self.journaled.apply(event)
+                self.journaled.apply(event, now, choices)
         except msgspec.MsgspecError:
             raise
         except Exception as error:
@@ -281,7 +313,10 @@ class DurableExperiment:
     def received(self, trial_id: str, attempt: int) -> int | None:
         """Return how many results of the attempt are known; None when another one has replaced it."""
         self.last_contact[trial_id] = self._clock()
-        return self.engine.received(trial_id, attempt)
+        known = self.engine.received(trial_id, attempt)
+        if known is None or self.decisions is None:
+            return known
+        return self.decisions.received(trial_id, attempt, known)
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what the attempt is to know; to be sent when what it rests on is `committed`."""
@@ -305,6 +340,8 @@ class DurableExperiment:
         if self._broken is None:
             self._broken = error
             self._fail_waiting(self._broken_error())
+            if self.decisions is not None:
+                self.decisions.close(self._broken_error())
             self._shell.broken(error)
 
     # -- commits --
@@ -315,7 +352,16 @@ class DurableExperiment:
         It, and its awaitable, raise NotReadyError when the experiment breaks before.
         """
         self._refuse_when_broken()
+        if self.decisions is not None and self.decisions.deferred:
+            return self._applied_and_committed()
         return None if self.is_committed else self._wait_for_replica()
+
+    async def _applied_and_committed(self) -> None:
+        assert self.decisions is not None
+        await self.decisions.settle()
+        self._refuse_when_broken()
+        if not self.is_committed:
+            await self._wait_for_replica()
 
     @property
     def is_committed(self) -> bool:
@@ -329,12 +375,18 @@ class DurableExperiment:
         is under way is no check: it may have been made before this process was stopped for a while.
         """
         if self._in_storage and self._replica is not None:
-            self.apply(TimerFired())
+            self._refuse_when_broken()
+            if self.decisions is not None:
+                self.decisions.check()
+            else:
+                self._apply(TimerFired())
             self._replica.request(self.position, urgent=True)
 
     async def commit(self) -> None:
         """Return when the replica has everything applied so far, and its actions were given out."""
         self._refuse_when_broken()
+        if self.decisions is not None:
+            await self.decisions.settle()
         if self._replica is not None and self.position > self._replicated:
             self._replica.request(self.position, urgent=True)
             await self._wait_for_replica()
@@ -345,7 +397,8 @@ class DurableExperiment:
         A reconcile pass waits like this: while the storage is away it has other things to do, deleting the experiment
         among them.
         """
-        if self._broken is not None or self.is_committed:
+        deferred = self.decisions is not None and self.decisions.deferred
+        if self._broken is not None or (self.is_committed and not deferred):
             return self._broken is None
         if self.storage_problem is not None:
             within_s = min(within_s, OUTAGE_TIMEOUT_S)
@@ -416,6 +469,8 @@ class DurableExperiment:
         """Release everything at once; what is not replicated yet is replicated by the next start."""
         self._closed = True
         self._stop_timers()
+        if self.decisions is not None:
+            self.decisions.close(NotReadyError("the experiment was closed"))
         if self._replica is not None:
             self._replica.abandon()
         self.journaled.close()
@@ -523,6 +578,8 @@ class DurableExperiment:
             self._timer.cancel()
             self._timer = None
         at = self.engine.next_wakeup()
+        if self.decisions is not None and (wakeup := self.decisions.wakeup) is not None:
+            at = wakeup if at is None else min(at, wakeup)
         if at is not None and self._broken is None:
             delay_s = max(0.0, at - self.journaled.now())
             self._timer = self._loop.call_later(delay_s, self._apply_own, TimerFired())
@@ -532,6 +589,8 @@ class DurableExperiment:
         while self._broken is None:
             await asyncio.sleep(FLUSH_INTERVAL_S)
             try:
+                if self.decisions is not None:
+                    self.decisions.look()
                 self._keep_files_current()
                 if self._loop.time() - last_tick >= TICK_INTERVAL_S and self.engine.state.running:
                     last_tick = self._loop.time()

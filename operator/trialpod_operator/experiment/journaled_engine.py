@@ -9,7 +9,8 @@ One thread owns a host and everything in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class JournaledEngine:
 
     Attributes:
         replayed: how many records there were after the latest snapshot.
+        snapshot_wanted: a decider is to give its engine's snapshot.
         ended_lately: the trials that ended in these.
     """
 
@@ -69,7 +71,7 @@ class JournaledEngine:
         self.plan = plan
         self.directory = directory
         self._queued: BackgroundSearcher | None = None
-        if deliver is not None and is_slow(plan.search):
+        if deliver is not None and is_slow(plan.search) and not plan.decided:
             self._queued = BackgroundSearcher(
                 plan.search, deliver, opens_values=plan.opens_values, encode_params=plan.encode_params
             )
@@ -93,6 +95,7 @@ class JournaledEngine:
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=copied)
         self._snapshot_size = 0
         self._snapshot_due = False
+        self.snapshot_wanted = False
         self._state_reported = False
         self._written = 0
         self._names: dict[str, str] = {}
@@ -113,15 +116,20 @@ class JournaledEngine:
         own = any(is_pickled(part) for each in (plan.search, plan.scheduler, plan.stopper) for part in parts(each))
         self._snapshot_due = self._written == 0 and (draws or own)
 
-    def apply(self, event: AnyEvent) -> None:
+    def apply(self, event: AnyEvent, now: float | None = None, choices: Choices | None = None) -> None:
         """Apply an event, journal it, and carry out what follows from it.
+
+        Args:
+            event: what happened.
+            now: when, if a decider was told so; else it is now.
+            choices: what a decider chose; None has the engine choose.
 
         Raises:
             StorageError: the journal cannot be written; nothing has been carried out, and the host must be dropped.
         """
-        now = self.now()
-        actions = self.engine.apply(event, now)
-        choices = self.engine.choices
+        now = self.now() if now is None else now
+        actions = self.engine.apply(event, now, choices)
+        choices = self.engine.choices if choices is None else choices
         named = self._named(choices, now) if self._names_itself else {}
         record = Record(now, event, None if choices.empty else choices, named)
         self._written = self._journal.append(encode(record))
@@ -212,8 +220,12 @@ class JournaledEngine:
     def write_snapshot(self) -> None:
         """Store the whole state, so that the next start need not replay what came before.
 
-        While a suggestion is being computed it is put off until that has come.
+        While a suggestion is being computed it is put off until that has come. That of an engine which follows a
+        decider is the decider's, and comes with `take_snapshot`.
         """
+        if self.plan.decided:
+            self._snapshot_due, self.snapshot_wanted = False, True
+            return
         self._snapshot_due = self._queued is not None and not self._queued.settle()
         if self._snapshot_due:
             return
@@ -232,6 +244,18 @@ class JournaledEngine:
                 self._state_reported = True
                 self._warn("", f"{error}; its state is made again from the journal when the experiment is resumed")
             return
+        self._store_snapshot(engine, offsets)
+
+    def take_snapshot(self, engine: bytes) -> None:
+        """Store the state of a decider's engine, which knows exactly what is in the journal."""
+        try:
+            offsets = self.files.offsets()
+        except StorageError:
+            return  # see `write_snapshot`; it is asked for again
+        self._store_snapshot(engine, offsets)
+        self.snapshot_wanted = False
+
+    def _store_snapshot(self, engine: bytes, offsets: dict[str, dict[str, int]]) -> None:
         snapshot = EngineSnapshot(
             engine=msgspec.Raw(engine),
             offsets=offsets,
@@ -241,6 +265,21 @@ class JournaledEngine:
         data = encode(snapshot)
         self._journal.write_snapshot(data)
         self._snapshot_size = len(data)
+
+    @property
+    def snapshot_position(self) -> int:
+        """Number of the last record that the latest snapshot stands for."""
+        return self._journal.covered
+
+    def engine_snapshot(self) -> bytes | None:
+        """Return the engine's part of the latest snapshot; None when there is none."""
+        stored = self._journal.snapshot
+        return bytes(decode_snapshot(stored).engine) if stored is not None else None
+
+    def records_after(self, position: int) -> Iterator[Record]:
+        """Yield the records behind a position, which the latest snapshot must not be beyond."""
+        for data in islice(self._journal.records(), position - self._journal.covered, None):
+            yield decode_record(data)
 
     def close(self) -> None:
         """Flush and close everything; the host cannot be used afterwards."""
@@ -256,7 +295,7 @@ class JournaledEngine:
         if snapshot is not None:
             stored = decode_snapshot(snapshot)
             self._snapshot_size = len(snapshot)
-            self.engine.restore(bytes(stored.engine))
+            self.engine.restore(bytes(stored.engine), by_record=self.plan.decided is not None)
             self._names = stored.names
             self.files.dirnames = stored.dirnames
             self._dirnames = set(stored.dirnames.values())

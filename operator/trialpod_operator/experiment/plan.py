@@ -52,6 +52,19 @@ class RemoteStorage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecidedElsewhere:
+    """A decider decides: the plan's algorithms are stand-ins.
+
+    `code` returns the contents of a packed file (see `trialpod_operator.decider.code`); it may block.
+    """
+
+    code: Callable[[], bytes]
+    seed: int
+    decision_timeout_s: float = 30.0
+    suggestion_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentPlan:
     """A validated experiment, ready to run.
 
@@ -78,6 +91,7 @@ class ExperimentPlan:
     notice: str = ""  # said once, when the experiment starts
     grace_s: float = DEFAULT_GRACE_S
     opens_values: bool = False
+    decided: DecidedElsewhere | None = None
     encode_params: Callable[[Any], bytes] = params_encoder.encode
 
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
@@ -116,6 +130,10 @@ def plan_from_manifest(
         InvalidInputError: it can run in a cluster, but not here; or an earlier experiment teaches nothing.
     """
     spec = experiment.spec
+    if spec.decider is not None and trainable is None:
+        raise InvalidInputError(
+            "spec.decider holds code of a script and runs in a cluster; to run on this machine, run the script itself"
+        )
     seed = spec.seed if spec.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
     space, problems = compile_search_space(spec.search_space, started=stored is not None)

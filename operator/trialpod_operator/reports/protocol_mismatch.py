@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from trialpod import __version__
 from trialpod.protocol.messages import PROTOCOL_VERSION, AssignmentRequest
+from trialpod_operator.experiment.decisions.messages import DecisionRequest
 
 
 def protocol_mismatch(
-    request: AssignmentRequest, version: int = PROTOCOL_VERSION, release: str = __version__
+    request: AssignmentRequest | DecisionRequest, version: int = PROTOCOL_VERSION, release: str = __version__
 ) -> str | None:
     """Return why a runner cannot be understood, with the remedy; None when it can.
 

@@ -37,6 +37,9 @@ from trialpod.protocol.messages import (
     ReportRequest,
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
+from trialpod_operator.experiment.decisions.messages import DecisionAnswer, DecisionRequest
+from trialpod_operator.experiment.decisions.messages import encode as encode_decisions
+from trialpod_operator.experiment.decisions.queue import StaleSessionError
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.connection import error as refuse_until
 from trialpod_operator.reports.decode_request import MAX_COUNT, BadRequestError, decode_request
@@ -50,6 +53,7 @@ _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(ReportRequest)
 _assignment_decoder = msgspec.msgpack.Decoder(AssignmentRequest)
 _credentials_decoder = msgspec.msgpack.Decoder(CredentialsRequest)
+_decisions_decoder = msgspec.msgpack.Decoder(DecisionRequest)
 
 
 RETRY_AFTER_S = (1.0, 3.0)
@@ -100,6 +104,10 @@ class OpenExperiment(Protocol):
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what the attempt is to know."""
+        ...
+
+    def undecided(self) -> Awaitable[None] | None:
+        """Return None when everything given to `apply` is applied, else what to await until a decider has decided."""
         ...
 
     def committed(self) -> Awaitable[None] | None:
@@ -173,6 +181,24 @@ class SupportsCredentials(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsDecider(Protocol):
+    """An experiment whose decisions a decider may make."""
+
+    def decide(self, request: DecisionRequest) -> DecisionAnswer | Awaitable[DecisionAnswer]:
+        """Answer a call of the decider."""
+        ...
+
+
+@runtime_checkable
+class SupportsDeciderAuthorization(Protocol):
+    """Runners that know which pod is the experiment's decider."""
+
+    def admits_decider(self, caller: Caller) -> str | None:
+        """Return why the caller is not the experiment's decider."""
+        ...
+
+
 class ReportService:
     """Answers the calls of all attempts of all experiments.
 
@@ -213,7 +239,7 @@ class ReportService:
             except UnicodeDecodeError:
                 return refuse(400, "the path is not UTF-8")
         parts = path.strip("/").split("/")
-        if len(parts) < 3 or parts[-1] not in ("assignment", "report", "credentials"):
+        if len(parts) < 3 or parts[-1] not in ("assignment", "report", "credentials", "decisions"):
             return refuse(404, f"unknown path {path}")
         if parts[0] != f"v{PROTOCOL_VERSION}":
             return refuse(404, f"protocol {parts[0]} is not spoken here, only v{PROTOCOL_VERSION}")
@@ -228,6 +254,8 @@ class ReportService:
                 return self._report(served, body, caller)
             if parts[-1] == "credentials":
                 return self._credentials(served, decode_request(_credentials_decoder, body), caller)
+            if parts[-1] == "decisions":
+                return self._decide(served, decode_request(_decisions_decoder, body), caller)
             return self._assign(served, decode_request(_assignment_decoder, body), caller)
         except BadRequestError as error:
             return refuse(400, str(error))
@@ -259,15 +287,73 @@ class ReportService:
         if caller is not None and (why := served.runners.permits(caller, request.trial_id)):
             return _send_away(experiment, why)
         began = self._timer()
-        answer = _apply(served, request)
+        known = experiment.received(request.trial_id, request.attempt)
+        _receive(served, request, known)
+        if (undecided := experiment.undecided()) is not None and _has_news(request):
+            return self._report_decided(served, request, known, undecided, began)
+        answer = _answer(served, request, known)
         answer.durable = answer.received  # it leaves when it is
         encoded = _encoder.encode(answer)  # as it is now: what is decided until it leaves may not be durable then
+        if request.end is not None and (undecided := experiment.undecided()) is not None:
+            return self._end_decided(experiment, encoded, undecided, began)
         committed = experiment.committed()
         if committed is None:
             if self._observe is not None:
                 self._observe(self._timer() - began)
             return 200, encoded
         return self._report_later(encoded, committed, began)
+
+    async def _report_decided(
+        self, served: Served, request: ReportRequest, known: int | None, undecided: Awaitable[None], began: float
+    ) -> Reply:
+        """Answer when a decider has decided about what was reported."""
+        experiment = served.experiment
+        try:
+            await undecided
+            answer = _answer(served, request, known)
+        except NotReadyError as error:
+            return refuse(503, str(error))
+        answer.durable = answer.received
+        encoded = _encoder.encode(answer)
+        left = experiment.undecided() if request.end is not None else None
+        return await self._end_decided(experiment, encoded, left, began)
+
+    async def _end_decided(
+        self, experiment: OpenExperiment, encoded: bytes, undecided: Awaitable[None] | None, began: float
+    ) -> Reply:
+        try:
+            if undecided is not None:
+                await undecided
+            committed = experiment.committed()
+        except NotReadyError as error:
+            return refuse(503, str(error))
+        refusal = await _outcome(committed) if committed is not None else None
+        if self._observe is not None:
+            self._observe(self._timer() - began)
+        return refusal or (200, encoded)
+
+    def _decide(self, served: Served, request: DecisionRequest, caller: Caller | None) -> Reply | Awaitable[Reply]:
+        experiment, runners = served
+        if not isinstance(experiment, SupportsDecider):
+            return refuse(404, "nothing is decided outside of the operator here")
+        if caller is not None:
+            if not isinstance(runners, SupportsDeciderAuthorization):
+                return refuse(403, "this experiment has no decider")
+            if why := runners.admits_decider(caller):
+                return refuse(403, why)
+        if why := protocol_mismatch(request):
+            return refuse(426, why)
+        try:
+            answer = experiment.decide(request)
+        except StaleSessionError as error:
+            return refuse(409, str(error))
+        if isinstance(answer, DecisionAnswer):
+            return 200, encode_decisions(answer)
+
+        async def later(waiting: Awaitable[DecisionAnswer]) -> Reply:
+            return 200, encode_decisions(await waiting)
+
+        return later(answer)
 
     async def _report_later(self, encoded: bytes, committed: Awaitable[None], began: float) -> Reply:
         refusal = await _outcome(committed)
@@ -351,16 +437,20 @@ def _committed(experiment: OpenExperiment, answer: AssignmentAnswer) -> Awaitabl
     return experiment.committed()
 
 
-def _apply(served: Served, request: ReportRequest) -> ReportAnswer:
-    """Apply what is new in a report and return the answer to it."""
+def _has_news(request: ReportRequest) -> bool:
+    checkpoints = request.checkpoints or request.deleted_checkpoints or request.unneeded_checkpoints
+    return bool(request.results or checkpoints) or request.end is not None
+
+
+def _receive(served: Served, request: ReportRequest, received: int | None) -> None:
+    """Apply what is new in a report, but for its end; `received`: how many results of the attempt are known."""
     experiment = served.experiment
     trial_id, attempt = request.trial_id, request.attempt
-    received = experiment.received(trial_id, attempt)
     if received is None or request.first > received + 1:
         # Superseded, which ends the process; or a gap, which what follows has to wait for: who took what is missing
         # has died since, or works on.
         experiment.require_fencing_check()
-        return experiment.answer(trial_id, attempt)
+        return
     checkpoints = request.checkpoints
     if request.first + len(request.results) - 1 > received:
         experiment.apply(
@@ -383,12 +473,19 @@ def _apply(served: Served, request: ReportRequest) -> ReportAnswer:
                 unneeded=request.unneeded_checkpoints,
             )
         )
-    answer = experiment.answer(trial_id, attempt)
+
+
+def _answer(served: Served, request: ReportRequest, received: int | None) -> ReportAnswer:
+    """Return the answer to a report that was taken in, and apply its end."""
+    experiment = served.experiment
+    answer = experiment.answer(request.trial_id, request.attempt)
+    if received is None or request.first > received + 1:
+        return answer
     if answer.superseded:
         experiment.require_fencing_check()
     if request.end is not None:
         # The trial's next attempt may start at once; this one learns of its own end, not that it is superseded.
-        _end(served, trial_id, attempt, request.end)
+        _end(served, request.trial_id, request.attempt, request.end)
     return answer
 
 

@@ -40,7 +40,7 @@ _MISDIRECTED, _UNAVAILABLE = 421, 503
 _MAX_REDIRECTS = 2
 _MAX_RETRY_AFTER_S = 300.0
 _UNESCAPED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
-_CALLS: tuple[messages.Call, ...] = ("assignment", "report", "credentials")
+_CALLS: tuple[messages.Call, ...] = ("assignment", "report", "credentials", "decisions")
 _ASSIGNMENT_TIMEOUT_S = 300.0
 _LOG_EVERY_S = 60.0
 

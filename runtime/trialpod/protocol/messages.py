@@ -1,6 +1,6 @@
 """What an attempt and the report service say to each other: typed MessagePack messages over HTTP/1.1.
 
-The attempt always calls out. It knows three calls, all ``POST`` below ``/v1/{experiment}``:
+The attempt always calls out. It knows these calls, all ``POST`` below ``/v1/{experiment}``:
 
 ``assignment``
     The runner's first call. Names the runner; the answer says which attempt of which trial it is to run. With pod
@@ -12,6 +12,8 @@ The attempt always calls out. It knows three calls, all ``POST`` below ``/v1/{ex
 ``credentials``
     Asks for short-lived keys to the storage, where pods have none of their own: before the first use of the storage,
     and again before they expire.
+``decisions``
+    Made by a decider, not by attempts: see `trialpod_operator.experiment.decisions.messages`.
 
 Invariants:
 
@@ -267,7 +269,7 @@ class ErrorAnswer(Message):
     address: str = ""  # with 421: "host:port" of the server that serves the experiment, under the same certificate
 
 
-Call = Literal["assignment", "report", "credentials"]
+Call = Literal["assignment", "report", "credentials", "decisions"]
 
 
 def path(experiment: str, call: Call) -> str:

@@ -120,6 +120,11 @@ class Journal:
         return self._position
 
     @property
+    def covered(self) -> int:
+        """Number of the last record that the snapshot stands for; 0 without one."""
+        return self._covered
+
+    @property
     def tail(self) -> tuple[int, int] | None:
         """Number of the last segment and the offset behind its last record; None while there is no segment."""
         return None if self._current is None else (self._current.number, self._end)

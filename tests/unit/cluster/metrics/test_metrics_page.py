@@ -181,6 +181,9 @@ class OneExperiment:
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         return ReportAnswer(received=0)
 
+    def undecided(self) -> None:
+        return None
+
     def committed(self) -> Awaitable[None] | None:
         return self._later() if self.waits else None
 

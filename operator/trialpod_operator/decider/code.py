@@ -1,0 +1,111 @@
+"""How deciding code travels from a script to its decider: what the `Tuner` was given, pickled in a packed file.
+
+Invariants: only a decider opens the pickle. Its header can be read anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+from collections.abc import Mapping
+
+from trialpod.errors import TrainableError
+from trialpod.protocol.messages import TrainableRef
+from trialpod.protocol.packed import pack, read_packed, version_mismatch
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.plugins.state import allow_pickles
+from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Integer
+from trialpod.tune.shipping.package import pickled
+from trialpod.tune.stopper import Stopper
+from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
+
+
+def deciding_parts(request: ExperimentRequest) -> list[str]:
+    """Return what a request decides by, in words: "the scheduler MyScheduler"."""
+    found = []
+    if request.search_alg is not None:
+        found.append(f"the search algorithm {_name(request.search_alg)}")
+    if request.scheduler is not None:
+        found.append(f"the scheduler {_name(request.scheduler)}")
+    stop = request.stop
+    for part in [] if stop is None or isinstance(stop, dict) else stop if isinstance(stop, list) else [stop]:
+        if isinstance(part, Stopper):
+            found.append(f"the stopper {_name(part)}")
+        else:
+            found.append(f"the stop function {getattr(part, '__qualname__', type(part).__name__)}")
+    found += [f"sample_from in param_space {path}".strip() for path in functions_in(request.param_space)]
+    return found
+
+
+def _name(plug_in: object) -> str:
+    inner = getattr(plug_in, "searcher", None)
+    return type(plug_in if inner is None else inner).__name__
+
+
+def functions_in(value: object, path: str = "") -> list[str]:
+    """Return where a part of a search space has a distribution that is a user's own: tune.sample_from, or a class."""
+    if isinstance(value, Domain):
+        if not isinstance(value, (Float, Integer, Categorical, Constant)):
+            return [path]
+        return functions_in(list(getattr(value, "categories", ())), path)
+    if isinstance(value, Mapping):
+        return [found for key, item in value.items() for found in functions_in(item, f"{path}/{key}".lstrip("/"))]
+    if isinstance(value, (list, tuple)):
+        return [found for item in value for found in functions_in(item, path)]
+    return []
+
+
+def pack_code(request: ExperimentRequest) -> bytes:
+    """Return the contents of the file for a decider of this request.
+
+    Raises:
+        NotPicklableError: something in it cannot be pickled.
+    """
+    import cloudpickle
+
+    kept = dataclasses.replace(
+        request,
+        storage_path="/",
+        storage_uri="",
+        trainable=TrainableRef(entrypoint="decider:decider"),
+        command=None,
+        resources_fn=None,
+        callbacks=[],
+        progress_reporter=None,
+        trial_name=None,
+        trial_dirname=None,
+    )
+    what = f"the deciding code ({', '.join(deciding_parts(request))})"
+    return pack(pickled(kept, what, own_code=True), name="the deciding code", cloudpickle=cloudpickle.__version__)
+
+
+def checksum(code: bytes) -> str:
+    """Return the checksum of a file's contents."""
+    return hashlib.sha256(code).hexdigest()
+
+
+def load_plan(code: bytes, seed: int, name: str) -> ExperimentPlan:
+    """Return the plan with the user's own algorithms.
+
+    Raises:
+        TrainableError: it cannot be loaded here.
+    """
+    header, body = read_packed(code)
+    if (mismatch := version_mismatch(header)) is not None:
+        raise TrainableError(mismatch.replace("or name the Trainable by an entry point ('module:attribute') instead",
+                                              "or run the script with the Python of the image"))  # fmt: skip
+    allow_pickles()
+    try:
+        request = pickle.loads(body)
+    except ImportError as error:
+        raise TrainableError(
+            f"the deciding code cannot be loaded in this image: {type(error).__name__}: {error}; "
+            "install what it imports in the image, or import it where it is used"
+        ) from error
+    except Exception as error:
+        raise TrainableError(
+            f"the deciding code cannot be loaded in this image: {type(error).__name__}: {error}"
+        ) from error
+    assert isinstance(request, ExperimentRequest)
+    return plan_from_request(request, {"seed": seed, "name": name})

@@ -1,0 +1,294 @@
+"""The main of a decider: asks for what happened, decides, and says what it decided.
+
+Two connections: one for the calls in order, which the server holds until there is something to decide; one for what
+comes meanwhile: suggestions, and that the user's code is still at work.
+
+Invariants:
+
+* Everything of the user's runs in this process, in the user's image. It has no rights at the API server and no keys.
+* A session that is over, whatever the reason, ends the process's state with it: it begins again as a new program
+  (`Outcome.AGAIN`), so nothing of the user's code is left of what was decided and never journaled.
+* A decision has a time limit. What takes longer is named with the line that it is at, and the process ends.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import queue
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+from trialpod import variables
+from trialpod.errors import TrialpodError
+from trialpod.protocol.client import RefusedError, ReportClient
+from trialpod.protocol.http import TransportError
+from trialpod.protocol.messages import PROTOCOL_VERSION
+from trialpod_operator.decider.code import load_plan
+from trialpod_operator.decider.deciding import DecidingEngine
+from trialpod_operator.engine.events import SuggestionReady
+from trialpod_operator.experiment.decisions.messages import (
+    DeciderStart,
+    DecisionAnswer,
+    DecisionRequest,
+    decode_answer,
+    encode,
+)
+
+CALL_TIMEOUT_S = 120.0
+BUSY_INTERVAL_S = 5.0
+LOAD_TIMEOUT_S = 300.0
+"""Maximum time to load the code with what it imports."""
+SNAPSHOT_INTERVAL_S = 30.0
+"""Time of the user's code after which a snapshot is given, so that a new decider has less to repeat."""
+
+MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
+"""A larger one is not sent, as the report service would not take it: the journal is kept as it is."""
+
+MAX_TRACEBACK = 4000
+_CONFLICT = 409
+_SEED_BITS = 32
+
+
+class Outcome(enum.Enum):
+    """How a session ended."""
+
+    ENDED = 0
+    """The experiment needs no decider any more."""
+    FAILED = 1
+    """The user's code cannot continue; the operator knows why."""
+    AGAIN = 2
+    """Another session has begun; this one is to begin again as a new program."""
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    """Be a decider; return the exit status."""
+    missing = [name for name in (variables.ADDRESS, variables.EXPERIMENT) if not environ.get(name)]
+    if missing:
+        sys.stderr.write(f"trialpod: {', '.join(missing)} not set; the operator sets them in a decider's pod\n")
+        return 2
+    try:
+        outcome = Decider(
+            environ[variables.ADDRESS],
+            environ[variables.EXPERIMENT],
+            token_file=environ.get(variables.TOKEN_FILE) or None,
+            ca_file=environ.get(variables.CA_FILE) or None,
+        ).run()
+    except TrialpodError as error:
+        sys.stderr.write(f"trialpod: {error}\n")
+        return 1
+    if outcome is Outcome.AGAIN:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "trialpod_operator.decider"])
+    return int(outcome.value)
+
+
+class Decider:
+    """One session of a decider.
+
+    Args:
+        address: of the report service.
+        experiment: "namespace/name" in a cluster.
+        token_file: see `ReportClient`.
+        ca_file: the same.
+        leave: ends the process at once, whatever its threads do.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        experiment: str,
+        *,
+        token_file: str | None = None,
+        ca_file: str | None = None,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
+        def client() -> ReportClient:
+            return ReportClient(address, experiment, token_file=token_file, ca_file=ca_file)
+
+        self._calls, self._asides = client(), client()
+        self._leave = leave
+        self._session = 0
+        self._suggestions = 0
+        self._outbox: queue.Queue[SuggestionReady] = queue.Queue()
+        self._main = threading.get_ident()
+        self._since: float | None = None  # when the decision that is being made was begun
+        self._stopped = threading.Event()
+        self._stale = threading.Event()
+        self._deciding: DecidingEngine | None = None
+        self._busy_s = 0.0  # of the user's code, since the last snapshot
+
+    def run(self) -> Outcome:
+        """Decide until the session is over."""
+        try:
+            return self._run()
+        except RefusedError as error:
+            if error.status == _CONFLICT:
+                return Outcome.AGAIN
+            raise
+        finally:
+            self._stopped.set()
+
+    def _run(self) -> Outcome:
+        answer = self._call(DecisionRequest(version=PROTOCOL_VERSION, release=_release()))
+        if answer.start is None:
+            return Outcome.ENDED
+        start, self._session = answer.start, answer.session
+        try:
+            for target in (lambda: self._watch(start), self._send_suggestions):
+                threading.Thread(target=target, daemon=True).start()
+            self._begin()
+            deciding = self._deciding = self._load(start)
+            while answer.loading:
+                for item in answer.items:
+                    self._begin()
+                    deciding.replay(item.record)
+                self._since = None
+                answer = self._call(
+                    DecisionRequest(
+                        session=self._session,
+                        position=deciding.position,
+                        view=deciding.view(),
+                        horizons=deciding.horizons(of_all=True),
+                    )
+                )
+            deciding.release()
+            return self._decide(deciding, answer)
+        except (RefusedError, TransportError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the operator learns of it, and shows it
+            text = traceback.format_exc()
+            sys.stderr.write(text)
+            message = str(error) if isinstance(error, TrialpodError) else f"{type(error).__name__}: {error}"
+            self._call(DecisionRequest(session=self._session, problem=message, traceback=text[-MAX_TRACEBACK:]))
+            return Outcome.FAILED
+
+    def _load(self, start: DeciderStart) -> DecidingEngine:
+        seed = start.seed % 2**_SEED_BITS
+        random.seed(seed)
+        if "numpy" in sys.modules or _has_numpy():
+            import numpy as np
+
+            np.random.seed(seed)
+        plan = load_plan(start.code, start.seed, start.name)
+        return DecidingEngine(
+            plan, self._outbox.put, start.position, start.snapshot, on_error=traceback.print_exception
+        )
+
+    def _decide(self, deciding: DecidingEngine, answer: DecisionAnswer) -> Outcome:
+        while not answer.ended:
+            if self._stale.is_set():
+                return Outcome.AGAIN
+            began = time.monotonic()
+            choices = deciding.decide(answer.items, self._begin)
+            request = DecisionRequest(
+                session=self._session,
+                position=deciding.position,
+                choices=choices,
+                horizons=deciding.horizons(),
+                view=deciding.view(),
+                warnings=deciding.warnings(),
+            )
+            self._since = None
+            deciding.release()
+            self._busy_s += time.monotonic() - began
+            if answer.snapshot_wanted or self._busy_s > SNAPSHOT_INTERVAL_S:
+                request.snapshot = deciding.snapshot()
+                self._busy_s = 0.0
+                if request.snapshot is not None and len(request.snapshot) > MAX_SNAPSHOT_BYTES:
+                    request.snapshot = None
+            answer = self._call(request)
+        return Outcome.ENDED if "takes over" not in answer.ended else Outcome.AGAIN
+
+    def _begin(self) -> None:
+        self._since = time.monotonic()
+
+    def _call(self, request: DecisionRequest) -> DecisionAnswer:
+        return _call(self._calls, request)
+
+    # -- beside the calls in order --
+
+    def _send_suggestions(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                event = self._outbox.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            self._suggestions += 1
+            self._aside(DecisionRequest(session=self._session, suggestion=event, suggestion_number=self._suggestions))
+
+    def _aside(self, request: DecisionRequest) -> None:
+        try:
+            _call(self._asides, request)
+        except RefusedError:
+            self._stale.set()  # the next call in order finds out, too
+
+    def _watch(self, start: DeciderStart) -> None:
+        """Say that the user's code is at work, and end what takes too long."""
+        reported_at = time.monotonic()
+        calls, calls_since = 0, reported_at
+        while not self._stopped.wait(0.2):
+            now, since, deciding = time.monotonic(), self._since, self._deciding
+            limit_s, what = start.decision_timeout_s, "a decision"
+            if deciding is None:  # it is loaded, with what it imports
+                limit_s, what = max(limit_s, LOAD_TIMEOUT_S), "loading the deciding code"
+            if since is not None and now - since > limit_s:
+                self._late(_frame(self._main), limit_s, what)
+                return
+            working = deciding.search.working if deciding is not None else None
+            if deciding is not None and (deciding.search.calls != calls or working is None):
+                calls, calls_since = deciding.search.calls, now
+            elif working is not None and now - calls_since > start.suggestion_timeout_s:
+                frame = _frame(working.ident or 0)
+                self._late(frame, start.suggestion_timeout_s, "a suggestion")
+                return
+            if since is not None and now - since > BUSY_INTERVAL_S and now - reported_at > BUSY_INTERVAL_S:
+                reported_at = now
+                self._aside(DecisionRequest(session=self._session, busy=True))
+
+    def _late(self, frame: FrameType | None, limit_s: float, what: str) -> None:
+        text = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        where = f" (at {frame.f_code.co_qualname}, line {frame.f_lineno})" if frame is not None else ""
+        message = (
+            f"{what} took longer than {limit_s:g} s{where}; make the code faster, or raise the limit in spec.decider"
+        )
+        sys.stderr.write(f"trialpod: {message}\n{text}")
+        sys.stderr.flush()
+        self._aside(DecisionRequest(session=self._session, problem=message, traceback=text[-MAX_TRACEBACK:]))
+        self._leave(Outcome.FAILED.value)
+
+
+def _call(client: ReportClient, request: DecisionRequest) -> DecisionAnswer:
+    body = encode(request)
+    while True:
+        client.pause()
+        try:
+            with client.lock:
+                return client.call("decisions", body, decode_answer, timeout_s=CALL_TIMEOUT_S)
+        except TransportError:
+            continue
+
+
+def _frame(thread: int) -> FrameType | None:
+    return sys._current_frames().get(thread)  # noqa: SLF001 - the only way to see where another thread is
+
+
+def _has_numpy() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("numpy") is not None
+
+
+def _release() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("trialpod")
+    except PackageNotFoundError:
+        return ""

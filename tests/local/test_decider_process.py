@@ -1,0 +1,255 @@
+"""A decider as a real process, over HTTP, killed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from trialpod import tune
+from trialpod.protocol.messages import AttemptEnd, TrainableRef
+from trialpod.protocol.values import params_encoder
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.schedulers import TrialScheduler
+from trialpod_operator.decider.code import pack_code
+from trialpod_operator.engine.actions import Action, StartAttempt
+from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived, SettingsObserved
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
+from trialpod_operator.experiment.durable import DurableExperiment, Shell
+from trialpod_operator.experiment.plan import DecidedElsewhere, ExperimentPlan
+from trialpod_operator.reports.server import ReportServer
+from trialpod_operator.reports.service import ReportService, Served
+
+TIMEOUT_S = 60.0
+
+
+class Odd(tune.schedulers.FIFOScheduler):
+    """Stops every second trial at iteration 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result["training_iteration"] == 2:
+            self.seen.append(trial.trial_id)
+            if len(self.seen) % 2:
+                return TrialScheduler.STOP
+        return TrialScheduler.CONTINUE
+
+    def horizons(self, trial: Any) -> Any:
+        return None
+
+
+class Hanging(tune.schedulers.FIFOScheduler):
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        import threading
+
+        threading.Event().wait(600)
+        return TrialScheduler.CONTINUE
+
+    def horizons(self, trial: Any) -> Any:
+        return None
+
+
+class Wrong(tune.schedulers.FIFOScheduler):
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        raise ValueError("this scheduler is wrong")
+
+    def horizons(self, trial: Any) -> Any:
+        return None
+
+
+class Unloadable(tune.schedulers.FIFOScheduler):
+    def __setstate__(self, state: Any) -> None:
+        import module_that_is_not_there  # noqa: F401
+
+
+class Machine(Shell):
+    """An open experiment behind a report service, whose trials report by themselves."""
+
+    def __init__(self, scheduler: Any, folder: Path, decision_timeout_s: float = 30.0) -> None:
+        request = ExperimentRequest(
+            name="digits",
+            storage_path="/",
+            trainable=TrainableRef(entrypoint="train:train"),
+            trainable_name="train",
+            is_class=False,
+            metric="score",
+            mode="max",
+            param_space={"x": tune.uniform(0, 1)},
+            num_samples=6,
+            scheduler=scheduler,
+        )
+        self.code = pack_code(request)
+        self.settings = Settings(
+            name="digits", trainable_name="train", metric="score", mode="max", num_samples=6, max_concurrent=2
+        )
+        plan = ExperimentPlan(
+            settings=self.settings,
+            search=FollowedSearch(),
+            scheduler=FollowedScheduler(),
+            stopper=None,
+            trainable=request.trainable,
+            decided=DecidedElsewhere(code=lambda: self.code, seed=7, decision_timeout_s=decision_timeout_s),
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        self.experiment = DurableExperiment(plan, folder, time.time)
+        self.moved = asyncio.Event()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.socket = folder / "s.sock"
+        self.log = folder / "decider.log"
+
+    def find(self, name: str) -> Served | None:
+        return Served(self.experiment, None)  # type: ignore[arg-type]  # no attempt calls
+
+    def applied(self, event: AnyEvent, position: int, *, blocks: bool) -> None:
+        self.moved.set()
+
+    def perform(self, action: Action) -> None:
+        if isinstance(action, StartAttempt):
+            asyncio.get_running_loop().call_soon(self._report, action.trial.trial_id, action.attempt, 1)
+
+    def _report(self, trial_id: str, attempt: int, number: int) -> None:
+        result = {"score": 0.1 * number, "training_iteration": number, "done": number == 4}
+        self.experiment.apply(
+            ResultsReceived(
+                trial_id=trial_id,
+                attempt=attempt,
+                first=number,
+                results=[msgspec.Raw(params_encoder.encode(result))],
+            )
+        )
+        task = asyncio.ensure_future(self._next(trial_id, attempt, number))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _next(self, trial_id: str, attempt: int, number: int) -> None:
+        waiting = self.experiment.undecided()
+        if waiting is not None:
+            await waiting
+        answer = self.experiment.answer(trial_id, attempt)
+        assert answer.received >= number
+        if answer.decision == "stop" or number == 4:
+            end = AttemptEnd(cause="stopped" if answer.decision else "completed")
+            self.experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=end))
+        else:
+            self._report(trial_id, attempt, number + 1)
+
+    def start_decider(self) -> subprocess.Popen[bytes]:
+        environ = {
+            **os.environ,
+            "TRIALPOD_ADDRESS": f"unix:{self.socket}",
+            "TRIALPOD_EXPERIMENT": "digits",
+        }
+        with self.log.open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", "trialpod_operator.decider"], env=environ, stderr=log)
+        self.processes.append(process)
+        return process
+
+    def table(self) -> list[tuple[Any, ...]]:
+        trials = self.experiment.engine.state.trials.values()
+        return [(trial.trial_id, bytes(trial.params), trial.status, trial.results) for trial in trials]
+
+
+@asynccontextmanager
+async def running(machine: Machine) -> AsyncIterator[Machine]:
+    service = ReportService(machine)
+    server = ReportServer(lambda path, body, _peer: service.handle(path, body))
+    await server.start_unix(machine.socket)
+    machine.experiment.start(machine)
+    assert machine.experiment.decisions is not None
+    machine.experiment.decisions.changed = machine.moved.set
+    machine.experiment.apply(SettingsObserved(settings=machine.settings))
+    try:
+        yield machine
+    finally:
+        for process in machine.processes:
+            process.kill()
+            process.wait()
+        machine.experiment.close()
+        await server.close(0.0)
+
+
+async def until(machine: Machine, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            machine.moved.clear()
+            await machine.moved.wait()
+
+
+def finished(folder: Path, kills: int) -> list[tuple[Any, ...]]:
+    async def run() -> list[tuple[Any, ...]]:
+        async with running(Machine(Odd(), folder)) as machine:
+            for _ in range(kills):
+                process = machine.start_decider()
+                position = machine.experiment.position
+                await until(machine, lambda at=position: machine.experiment.position > at + 3)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                machine.experiment.decisions.end_session()
+            machine.start_decider()
+            await until(machine, lambda: machine.experiment.engine.finished)
+            state = machine.experiment.engine.state
+            assert state.flags.state == "Succeeded", state.flags.message
+            return machine.table()
+
+    return asyncio.run(run())
+
+
+class TestProcess:
+    def test_decides_over_http(self, tmp_path: Path) -> None:
+        table = finished(tmp_path, 0)
+        assert [row[3] for row in table] == [2, 4, 2, 4, 2, 4]
+
+    def test_kill_9_changes_no_trial(self, tmp_path: Path) -> None:
+        expected = finished(tmp_path / "a", 0)
+        found = finished(tmp_path / "b", 3)
+        assert sorted(row[:3] for row in found) == sorted(row[:3] for row in expected)
+        assert sorted(row[3] for row in found) == [2, 2, 2, 4, 4, 4]
+
+
+def problem_of(scheduler: Any, folder: Path, decision_timeout_s: float = 30.0) -> Any:
+    async def run() -> Any:
+        async with running(Machine(scheduler, folder, decision_timeout_s)) as machine:
+            process = machine.start_decider()
+            decisions = machine.experiment.decisions
+            await until(machine, lambda: decisions.problem is not None or machine.experiment.engine.finished)
+            if decisions.problem is not None:
+                assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 1
+            return decisions.problem or machine.experiment.engine.state.flags.message
+
+    return asyncio.run(run())
+
+
+class TestProblems:
+    def test_hanging_code_is_named_with_its_line(self, tmp_path: Path) -> None:
+        problem = problem_of(Hanging(), tmp_path, 1.0)
+        assert "took longer than 1 s" in problem.message
+        assert "on_trial_result" in problem.traceback
+
+    def test_code_that_raises_ends_the_experiment_with_its_words(self, tmp_path: Path) -> None:
+        message = problem_of(Wrong(), tmp_path)
+        assert "Wrong.on_trial_result raised ValueError: this scheduler is wrong" in message
+        assert "raise ValueError" in (tmp_path / "decider.log").read_text()
+
+    def test_missing_module_is_named_before_the_first_trial(self, tmp_path: Path) -> None:
+        problem = problem_of(Unloadable(), tmp_path)
+        assert "module_that_is_not_there" in problem.message
+        assert "install what it imports in the image" in problem.message
+
+    def test_other_python_is_named_with_the_remedy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("trialpod.protocol.packed._PYTHON", "3.9.1")
+        problem = problem_of(Odd(), tmp_path)
+        assert "was packed by Python 3.9.1" in problem.message
+        assert "use an image with the same minor version of Python" in problem.message

@@ -1,0 +1,121 @@
+"""Deciding code of a user's in a decider: the same decisions as in the user's own process, whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decider_support import World, drawn, request
+
+from trialpod import tune
+from trialpod.tune.schedulers import TrialScheduler
+from trialpod.tune.search import Searcher
+from trialpod.tune.stopper import Stopper
+
+
+class Halving(tune.schedulers.FIFOScheduler):
+    """Stops a trial that is below the mean at iteration 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float] = []
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result["training_iteration"] == 3:
+            self.seen.append(result["score"])
+            if result["score"] < sum(self.seen) / len(self.seen):
+                return TrialScheduler.STOP
+        return TrialScheduler.CONTINUE
+
+    def horizons(self, trial: Any) -> Any:
+        return None
+
+
+class Climber(Searcher):
+    """Ray's example of a searcher: what it suggests depends on what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(metric="score", mode="max")
+        self.best = 0.0
+        self.count = 0
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.count >= 6:
+            return Searcher.FINISHED
+        self.count += 1
+        return {"x": self.best + self.count}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        if result:
+            self.best = max(self.best, result["score"] / 10)
+
+    def save(self, checkpoint_path: str) -> None:
+        Path(checkpoint_path).write_text(f"{self.best} {self.count}")
+
+    def restore(self, checkpoint_path: str) -> None:
+        best, count = Path(checkpoint_path).read_text().split()
+        self.best, self.count = float(best), int(count)
+
+
+class Enough(Stopper):
+    """Ray's example of a stopper class."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.total += 1
+        return bool(result["training_iteration"] >= 5)
+
+    def stop_all(self) -> bool:
+        return self.total >= 24
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "scheduler": {"scheduler": Halving(), "param_space": {"x": tune.uniform(0, 1)}, "num_samples": 6},
+    "searcher": {"search_alg": Climber(), "num_samples": 6},
+    "stopper": {"stop": Enough(), "param_space": {"x": tune.uniform(0, 1)}, "num_samples": 8},
+    "function": {
+        "stop": lambda trial_id, result: result["training_iteration"] >= 4,
+        "param_space": {"x": tune.sample_from(lambda spec: 3.0), "y": tune.uniform(0, 1)},
+        "num_samples": 4,
+    },
+    "all": {
+        "search_alg": Climber(),
+        "scheduler": Halving(),
+        "stop": [Enough(), lambda trial_id, result: result["score"] > 1000],
+        "num_samples": 6,
+    },
+}
+
+
+def report(config: dict[str, Any], iteration: int) -> float:
+    return float(config["x"]) * iteration
+
+
+def finished(kind: str, directory: Path, kill: Any = lambda _step: "") -> World:
+    async def run() -> World:
+        world = World(request(max_concurrent=1, **KINDS[kind]), directory, report, 8)
+        world.start()
+        await world.run(kill)
+        return world
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestKills:
+    def test_without_kills_code_decides(self, kind: str, tmp_path: Path) -> None:
+        world = finished(kind, tmp_path)
+        table = world.table()
+        assert len(table) >= 4
+        assert all(row[2] == "TERMINATED" for row in table)
+        assert world.experiment.engine.state.flags.state == "Succeeded", world.experiment.engine.state.flags.message
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_same_table_with_kills(self, kind: str, seed: int, tmp_path: Path) -> None:
+        expected = finished(kind, tmp_path / "without").table()
+        world = finished(kind, tmp_path / "with", drawn(seed, 0.05))
+        assert world.table() == expected
