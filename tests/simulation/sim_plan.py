@@ -62,6 +62,9 @@ AUTO_SHARE = 0.35
 SHARED_SHARE = 0.4
 """Of the plans, so many have several operators at work."""
 
+OWN_CODE_SHARE = 0.15
+"""Of the seeds of `make soak`, so many have code of a user's that decides."""
+
 NAMESPACE, OTHER_NAMESPACE = "team", "others"
 BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
 FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers",
@@ -101,6 +104,7 @@ class Experiment:
         storage: below which URI it is kept.
         deletes: its data is to go with it.
         apart: the pods of a trial do not wait for each other at each step.
+        own_code: what of it decides by code of its user's; "" = nothing.
     """
 
     name: str
@@ -113,6 +117,7 @@ class Experiment:
     storage: str = BUCKET
     deletes: bool = False
     apart: bool = False
+    own_code: str = ""
 
     @property
     def features(self) -> set[str]:
@@ -281,6 +286,23 @@ def repeats_of(spec: dict[str, Any]) -> int:
 def may_end_early(spec: dict[str, Any]) -> bool:
     """Return whether an experiment may end with fewer trials than it was asked for."""
     return "maxTrialHours" in spec or "stopWhenNotWorth" in spec
+
+
+def soak_plan_of(seed: int) -> Plan:
+    """Return what a seed stands for in `make soak`."""
+    own = random.Random(f"own code {seed}").random() < OWN_CODE_SHARE
+    return decided_plan_of(seed) if own else plan_of(seed)
+
+
+def decided_plan_of(seed: int) -> Plan:
+    """Return what a seed stands for where code of users decides."""
+    plan = placed_plan_of(seed)
+    choose = random.Random(f"own {seed}")
+    first = replace(plan.experiments[0], own_code=choose.choice(["scheduler", "searcher", "function", "all"]))
+    spec = {key: each for key, each in first.spec.items() if key not in ("scheduler", "searchAlgorithm")}
+    faults = [*plan.faults, *(_fault(choose, "attempt dies") for _ in range(2))]
+    kept = tuple(sorted(faults, key=lambda fault: fault.at))
+    return replace(plan, experiments=(replace(first, spec=spec, same_end=False), *plan.experiments[1:]), faults=kept)
 
 
 def plan_of(seed: int) -> Plan:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fake_api import Object
 from fake_pods import Caller, FakePods
+from sim_deciders import run_decider
 from sim_kernel import PROCESS, Kernel, Process, SimThread, WorldOver, kernel
 from sim_plan import NAMESPACE
 from sim_witness import Track, Witness
@@ -332,6 +333,9 @@ class SimPods(Witness, FakePods):
             asked: list[bool] = []
 
             def main() -> None:
+                if is_decider(pod):
+                    process.exit(run_decider(make_client("https://operator", experiment)))
+                    return
                 status = runner_main.run(
                     runner=str(env[variables.RUNNER]),
                     address="https://operator",
@@ -374,6 +378,8 @@ class SimPods(Witness, FakePods):
 
     def _harm(self, process: Process, pod: Object) -> None:
         """Its process dies by its own fault: that is a failure of the trial that it has, or is just given."""
+        if is_decider(pod):
+            return
         current = self.current(pod) or pod
         trials = {current["metadata"]["labels"][names.TRIAL_ID_LABEL]}
         if attempt := getattr(process, "attempt", None):
@@ -398,6 +404,11 @@ class SimPods(Witness, FakePods):
         found = labels[names.TRIAL_ID_LABEL], labels[names.ATTEMPT_LABEL]
         if found != (trial_id, str(attempt)):
             self.problems.append(f"{process.name} was told of {trial_id}/{attempt}, and is labelled {found}")
+
+
+def is_decider(pod: Object) -> bool:
+    """Return whether a pod decides; its end is no trial's failure."""
+    return bool(pod["metadata"]["labels"].get(names.ROLE_LABEL) == names.DECIDER_ROLE)
 
 
 def make_client(address: str, experiment: str, **_: Any) -> client_module.ReportClient:

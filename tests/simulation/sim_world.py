@@ -30,6 +30,7 @@ import fake_api
 import sim_pods
 from cluster_world import manifest
 from fake_api import FakeApi, FakeKube, Object, Watch
+from sim_deciders import KEY, code_of, spec_of
 from sim_kernel import (
     PROCESS,
     Kernel,
@@ -66,6 +67,7 @@ from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import deletion, experiment_controller, experiment_storage, names, work_queue
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
+from trialpod_operator.cluster.decider import keeper
 from trialpod_operator.cluster.experiment_controller import RETRY_S
 from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS
 from trialpod_operator.cluster.options import OperatorOptions
@@ -284,6 +286,11 @@ class Hosted:
         made = manifest(**self.plan.spec)
         made["metadata"] |= {"name": self.name, "namespace": self.plan.namespace}
         made["spec"]["storage"] = {"uri": self.plan.storage}
+        if self.plan.own_code:
+            samples = int(self.plan.spec["numSamples"])
+            self.world.values[f"{self.prefix}{KEY}"] = code_of(self.plan.own_code, samples)
+            uri = f"{self.plan.storage}/{self.name}/{KEY}"
+            made["spec"]["decider"] = spec_of(self.plan.own_code, samples, uri)
         if self.plan.deletes:
             made["spec"]["storage"]["deletionPolicy"] = "Delete"
         await self.world.client.create(paths.experiments(self.plan.namespace), made)
@@ -585,6 +592,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     put(attention, "MAX_FEW", MAX_FEW)  # each plan sets it
     put(attempt_module, "_open", lambda *args, **given: world_of().open_checkpoints(*args, **given))
     put(experiment_controller, "open_storage", lambda *args: world_of().open_storage(*args))
+    put(keeper, "open_storage", lambda *args: world_of().open_storage(*args))
     put(deletion, "open_storage", lambda *args: world_of().open_storage(*args))
     put(runner_main, "ReportClient", make_client)
     put(runner_main, "PreemptionWatch", SimPreemption)

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), *(str(HERE.parents[0] / "unit" / part) for part in ("
 
 from sim_local import simulate_local  # noqa: E402
 from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_from_text, local_plan_of  # noqa: E402
-from sim_plan import FEATURES, KINDS, Plan, plan_from_text, plan_of, shrunk  # noqa: E402
+from sim_plan import FEATURES, KINDS, Plan, plan_from_text, shrunk, soak_plan_of  # noqa: E402
 from sim_world import Outcome, simulate  # noqa: E402
 from soak_fuzz import Fuzzed, Fuzzing  # noqa: E402
 
@@ -60,7 +60,7 @@ def work(first: int, step: int, end_at: float, results: Any, fuzzes: bool) -> No
     seed = first
     fuzzing = Fuzzing(first) if fuzzes else None
     while time.time() < end_at:
-        for plan in (plan_of(seed), local_plan_of(2 * seed), local_plan_of(2 * seed + 1)):
+        for plan in (soak_plan_of(seed), local_plan_of(2 * seed), local_plan_of(2 * seed + 1)):
             outcome = run(plan)
             outcome.timeline = []
             results.put((named(plan), outcome))
@@ -171,7 +171,7 @@ def main() -> int:
         return replay(read_plan(json.dumps(found.get("plan", found))))
     if seed := os.environ.get("SOAK_SEED"):
         number = int(seed.removeprefix(LOCAL))
-        return replay(local_plan_of(number) if seed.startswith(LOCAL) else plan_of(number))
+        return replay(local_plan_of(number) if seed.startswith(LOCAL) else soak_plan_of(number))
     minutes = float(os.environ.get("SOAK_MINUTES") or 30)
     first = int(os.environ.get("SOAK_FIRST") or time.time())
     return soak(minutes, first, int(os.environ.get("SOAK_WORKERS") or os.cpu_count() or 1))

@@ -19,6 +19,7 @@ from sim_plan import (
     KINDS,
     Fault,
     Plan,
+    decided_plan_of,
     placed_plan_of,
     plain_plan_of,
     plan_from_text,
@@ -31,6 +32,7 @@ from sim_world import simulate
 PARTS = 4
 SEEDS = 100
 MORE_SEEDS = 200
+OWN_SEEDS = 8
 HERE = Path(__file__).parent
 
 fired: Counter[str] = Counter()
@@ -52,6 +54,29 @@ def holds(plan: Plan) -> None:
 def test_every_rule_holds_whatever_goes_wrong(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         holds(plan_of(seed))
+
+
+class TestOwnCode:
+    """Code of a user's decides in a pod of its own, which may die like any other."""
+
+    def test_every_rule_holds_whatever_goes_wrong(self) -> None:
+        for seed in range(OWN_SEEDS):
+            holds(decided_plan_of(seed))
+
+    @pytest.mark.slow
+    @pytest.mark.once
+    @pytest.mark.parametrize("part", range(PARTS))
+    def test_every_rule_holds_in_many_runs(self, part: int) -> None:
+        for seed in range(OWN_SEEDS + part, OWN_SEEDS + SEEDS, PARTS):
+            holds(decided_plan_of(seed))
+
+    def test_decider_gone_unseen_is_replaced(self) -> None:
+        for seed in (30, 35):
+            holds(decided_plan_of(seed))
+
+    def test_nothing_begun_is_nothing_lost(self) -> None:
+        """An operator that is replaced before the decider's first decision begins again."""
+        holds(decided_plan_of(33))
 
 
 @pytest.mark.slow

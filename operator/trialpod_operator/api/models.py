@@ -453,6 +453,47 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     ] = "Retain"
 
 
+class DeciderSpec(Model, frozen=True, kw_only=True):
+    """A pod that runs the deciding code of a script: its own search algorithm, scheduler, stoppers, functions."""
+
+    pickle: Annotated[
+        Pickle, Meta(description="The code, as a script's submission has put it into the storage. Only it opens it.")
+    ]
+    code: Annotated[list[Text], Meta(max_length=64, description="What it decides by, in words: for people.")] = []
+    resources: Annotated[
+        dict[ResourceName, Quantity],
+        Meta(
+            max_length=32,
+            description="Requests and limits of its container. Default: cpu 250m, memory 1Gi.",
+            extra={"keys": "resources"},
+        ),
+    ] = {}
+    decision_timeout: (
+        Annotated[
+            Duration,
+            Meta(description="How long one call of scheduler or stopper may take. Default: 30s."),
+        ]
+        | None
+    ) = None
+    suggestion_timeout: (
+        Annotated[
+            Duration,
+            Meta(description="How long one call of the search algorithm may take. Default: 10m."),
+        ]
+        | None
+    ) = None
+
+    @property
+    def decision_timeout_seconds(self) -> float:
+        """The time limit of a decision in seconds."""
+        return 30.0 if self.decision_timeout is None else duration.parse_duration(self.decision_timeout)
+
+    @property
+    def suggestion_timeout_seconds(self) -> float:
+        """The time limit of a suggestion in seconds."""
+        return 600.0 if self.suggestion_timeout is None else duration.parse_duration(self.suggestion_timeout)
+
+
 class WorkersSpec(Model, frozen=True, kw_only=True):
     """The pods of a trial beside its first one: ranks 1, 2, ... of a distributed training."""
 
@@ -752,6 +793,18 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Meta(max_length=64, description="A trial ends when one of these reported values reaches its number."),
     ] = {}
     stoppers: Annotated[list[Component], Meta(max_length=32, description="More rules that end trials.")] = []
+    decider: (
+        Annotated[
+            DeciderSpec,
+            Meta(
+                description="Decides by code of a script, in a pod of its own: instead of searchAlgorithm, scheduler "
+                "and stoppers, which then are for people. Written by a script that is run with "
+                "TRIALPOD_BACKEND=kubernetes.",
+                extra={"cluster": True, "change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
     checkpoint: Annotated[CheckpointSpec, Meta(description="When trials checkpoint, and what is kept.")] = (
         CheckpointSpec()
     )

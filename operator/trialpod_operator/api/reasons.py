@@ -116,6 +116,25 @@ class Reason(StrEnum):
         "correct what the message names; corrected keys are found within seconds",
     )  # fmt: skip
 
+    # What keeps code of the user's from deciding.
+    DECIDER_STARTING = (
+        "DeciderStarting", "condition",
+        "the pod that runs the experiment's own deciding code starts, or starts again",
+        "trials continue to their next decision and wait there; the message says what the pod waits for",
+    )  # fmt: skip
+    DECIDER_LATE = (
+        "DeciderLate", "condition", "the experiment's own deciding code takes long",
+        "trials continue to their next decision and wait there; make the code faster, or give spec.decider more CPU",
+    )  # fmt: skip
+    DECIDER_FAILED = (
+        "DeciderFailed", "condition", "the experiment's own deciding code could not be loaded, hung or ended its pod",
+        "the message has the error; correct the image or spec.decider, and it is retried",
+    )  # fmt: skip
+    DECIDER_OUT_OF_MEMORY = (
+        "DeciderOutOfMemory", "condition", "the experiment's own deciding code needs more memory than its pod has",
+        "raise spec.decider.resources.memory",
+    )  # fmt: skip
+
     # Why a pod does not run, or could not be created.
     UNSCHEDULABLE = (
         "Unschedulable", "waiting", "no node fits the pod",

@@ -16,7 +16,14 @@ from typing import Any
 
 import msgspec
 
-from trialpod_operator.cluster.names import EXPERIMENT_LABEL, OBJECT_LABEL, TRIAL_ID_LABEL, TRIAL_KIND
+from trialpod_operator.cluster.names import (
+    DECIDER_ROLE,
+    EXPERIMENT_LABEL,
+    OBJECT_LABEL,
+    ROLE_LABEL,
+    TRIAL_ID_LABEL,
+    TRIAL_KIND,
+)
 from trialpod_operator.engine.trial import ERROR, TERMINATED
 
 MAX_DELETED = 10_000
@@ -52,6 +59,7 @@ class ObjectCache:
         self._composers: dict[str, Callable[[str], None]] = {}
         self._pods_by_trial: dict[str, dict[str, set[str]]] = {}  # names; by the key, then by the trial's id
         self._keys_of_pods: dict[tuple[str, str], str] = {}  # by namespace and name
+        self._deciders: dict[str, dict[str, Object | _Packed]] = {}  # pods too, of no trial
         self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
     def update_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
@@ -74,6 +82,8 @@ class ObjectCache:
     def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a pod; return the key of its experiment, None when it is not ours."""
         lean = _lean(item)
+        if (lean["metadata"].get("labels") or {}).get(ROLE_LABEL) == DECIDER_ROLE:
+            return self._take(self._deciders, lean, deleted=deleted)
         name = (lean["metadata"].get("labels") or {}).get(OBJECT_LABEL)
         if not name:
             key = self._take(self._pods, lean, deleted=deleted)
@@ -168,6 +178,10 @@ class ObjectCache:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]
 
+    def deciders(self, key: str) -> list[Object]:
+        """Return the pods of an experiment's deciders."""
+        return [_must(item) for item in self._deciders.get(key, {}).values()]
+
     def pods_of_trial(self, key: str, trial_id: str) -> list[Object]:
         """Return the pods of an experiment whose label names the trial."""
         pods = self._pods.get(key, {})
@@ -181,7 +195,7 @@ class ObjectCache:
 
     def uids(self, key: str) -> set[str]:
         """Return the uids of all trials and pods of an experiment."""
-        pods = (*self._plain_pods(key), *self._parts.get(key, {}).values())
+        pods = (*self._plain_pods(key), *self._parts.get(key, {}).values(), *self._deciders.get(key, {}).values())
         return {_identity(item)[0] for item in (*self._trials.get(key, {}).values(), *pods)}
 
     def _plain_pods(self, key: str) -> list[Object | _Packed]:
@@ -192,7 +206,8 @@ class ObjectCache:
         """These trials and pods of an experiment are not there any more, although no watch has said so."""
         for item in _those(self._trials.get(key, {}).values(), uids):
             self.update_trial(item, deleted=True)
-        for item in _those([*self._plain_pods(key), *self._parts.get(key, {}).values()], uids):
+        others = (*self._parts.get(key, {}).values(), *self._deciders.get(key, {}).values())
+        for item in _those([*self._plain_pods(key), *others], uids):
             self.update_pod(item, deleted=True)
 
     def forget_trials(self, key: str) -> None:
@@ -205,7 +220,7 @@ class ObjectCache:
         for name in self._pods.get(key, {}):
             self._keys_of_pods.pop((key.partition("/")[0], name), None)
         stores = (self._trials, self._stops, self._pods, self._pods_by_trial, self._parts, self._of_object)
-        for store in (*stores, self._composers):
+        for store in (*stores, self._composers, self._deciders):
             store.pop(key, None)
 
     def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:

@@ -32,6 +32,7 @@ from trialpod_operator.cluster import names, storage_access, user_requests
 from trialpod_operator.cluster.annotations import stop_is_asked
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
+from trialpod_operator.cluster.decider.keeper import DeciderKeeper
 from trialpod_operator.cluster.deletion import delete_stored, update_finalizer
 from trialpod_operator.cluster.experiment_plan import (
     TRAINABLE_NAME,
@@ -132,6 +133,7 @@ class ExperimentController:
         self._applied = -1  # generation whose settings the engine has
         self._storage = ExperimentStorage(key, uid, services)
         self._code = ConfigMapCode()
+        self._decider = DeciderKeeper(ObjectRef(namespace=self._namespace, name=self._name, uid=uid), services)
         self._issuer: KeyIssuer | None = None  # when pods do not have the storage's keys themselves
         self._broken: BaseException | None = None
         self._deleting_since: float | None = None  # by the loop's clock
@@ -198,6 +200,11 @@ class ExperimentController:
         """Return None if that pod is the runner that was made for the attempt, else why not."""
         return self._ready()[1].assignments.admits(caller, trial_id, attempt)
 
+    def admits_decider(self, caller: Caller) -> str | None:
+        """Return None if that pod is the experiment's decider, else why not."""
+        self._ready()
+        return self._decider.admits(caller)
+
     def _ready(self) -> tuple[DurableExperiment, PodBindings]:
         if self._durable is None or self._bindings is None:
             raise NotReadyError(f"experiment {self.key} is not open at the moment")
@@ -252,6 +259,8 @@ class ExperimentController:
                 problem, again = await self._problem_of(error, was_open=was_open)
         if problem is None and self.open:
             problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
+            if problem is None and self._durable is not None and self._durable.decisions is not None:
+                problem = self._decider.problem(self._durable.decisions)
         # The status last: pods do not wait for it, and it says what the steps before have found.
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(
@@ -343,6 +352,7 @@ class ExperimentController:
                 if self._objects is None and (seen := await self._attempt_objects(experiment)) is not None:
                     await seen.refresh(self._services.clock())  # this operator did not run it
                     self._objects = seen
+                await self._decider.remove()  # made right before the end, and not known then
                 if not self._leftover_pods():
                     return None
                 if not await self._open_finished(experiment):
@@ -364,8 +374,11 @@ class ExperimentController:
         # In the first pass its starts are committed before the pods are reconciled: they are created at once.
         if first_pass:
             await durable.wait_committed(COMMIT_TIMEOUT_S)
-        # Bring the pods in line with the engine.
-        again = await bindings.reconcile()
+        # Bring the pods in line with the engine; the decider's first, which the others wait for.
+        decides = None
+        if durable.decisions is not None:
+            decides = await self._decider.reconcile(experiment, self._storage.place(experiment), durable.decisions)
+        again = _soonest(await bindings.reconcile(), decides)
         # Close it when all has ended.
         if durable.engine.finished and not bindings.under_way:
             return await self._finish(experiment, durable, bindings)
@@ -565,6 +578,8 @@ class ExperimentController:
         self._writer.trainable_differs = experiment is not wanted
         self._shell = ClusterShell(self._perform, self._on_broken, lambda: services.enqueue_soon(self.key))
         durable.start(self._shell)
+        if durable.decisions is not None:
+            durable.decisions.changed = lambda: services.enqueue(self.key)
         owner = ObjectRef(namespace=self._namespace, name=self._name, uid=self.uid)
 
         def manifest() -> TuneExperiment:
@@ -658,7 +673,7 @@ class ExperimentController:
         self, experiment: TuneExperiment, place: StoragePlace, stored: Mapping[str, Any] | None
     ) -> ExperimentPlan:
         code = self._code.pinned(experiment.spec.trainable, stored)
-        return make_plan(experiment, place, self._namespace, stored, code)
+        return make_plan(experiment, place, self._namespace, stored, code, self._decider.code)
 
     async def _refresh_keys(self, experiment: TuneExperiment) -> None:
         refused = self._durable is not None and self._durable.keys_refused
@@ -690,12 +705,15 @@ class ExperimentController:
             self._writer.events.note_change(
                 changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend)
             )
-        if experiment.spec.suspend and not flags.suspended:
+        suspended = flags.suspended if durable.decisions is None else durable.decisions.suspend_wanted
+        if durable.decisions is not None and plan.decided is not None:
+            durable.decisions.observe(plan.decided)
+        if experiment.spec.suspend and not suspended:
             durable.apply(SuspendRequested())
         if self._bindings is not None:
             self._bindings.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
         durable.apply(SettingsObserved(settings=plan.settings))
-        if not experiment.spec.suspend and durable.engine.state.flags.suspended:
+        if not experiment.spec.suspend and (suspended if durable.decisions else durable.engine.state.flags.suspended):
             durable.apply(ResumeRequested())
         self._applied = self._generation
 

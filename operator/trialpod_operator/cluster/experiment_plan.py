@@ -6,7 +6,7 @@ Pure, but for the earlier experiments that are read before the first start; so t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,15 @@ from trialpod_operator.cluster.config_map_code import CODE
 from trialpod_operator.cluster.earlier_experiments import EarlierExperiments
 from trialpod_operator.cluster.pods.build import grace_seconds, module_file
 from trialpod_operator.cluster.storage_access import StoragePlace
+from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
 from trialpod_operator.experiment.definition import differences
-from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage, plan_from_manifest, reference_to
+from trialpod_operator.experiment.plan import (
+    DecidedElsewhere,
+    ExperimentPlan,
+    RemoteStorage,
+    plan_from_manifest,
+    reference_to,
+)
 from trialpod_operator.experiment.stored import fixed_changes
 
 TRAINABLE_NAME = "trainable_name"
@@ -34,6 +41,7 @@ def make_plan(
     namespace: str,
     stored: Mapping[str, Any] | None,
     code: str | None,
+    deciding_code: Callable[[], bytes] = bytes,
 ) -> ExperimentPlan:
     """Return the plan.
 
@@ -43,6 +51,7 @@ def make_plan(
         namespace: of the experiment.
         stored: the document that an earlier start stored there, None when there is none.
         code: of the Trainable, where that is in a ConfigMap.
+        deciding_code: returns the contents of the file with the decider's code.
 
     Raises:
         InvalidInputError: another experiment is stored there, or an earlier one that it names teaches nothing.
@@ -61,6 +70,20 @@ def make_plan(
         settings = msgspec.structs.replace(settings, trainable_name=name)
     if code is not None:
         document[CODE] = code
+    if (decider := experiment.spec.decider) is not None:
+        decided = DecidedElsewhere(
+            code=deciding_code,
+            seed=int(document["seed"]),
+            decision_timeout_s=decider.decision_timeout_seconds,
+            suggestion_timeout_s=decider.suggestion_timeout_seconds,
+        )
+        plan = dataclasses.replace(
+            plan,
+            search=FollowedSearch(document["total"], experiment.spec.samples),
+            scheduler=FollowedScheduler(),
+            stopper=None,
+            decided=decided,
+        )
     return dataclasses.replace(
         plan,
         settings=settings,

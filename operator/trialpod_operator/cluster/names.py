@@ -47,6 +47,10 @@ SHARDS_ANNOTATION = f"{GROUP}/shards"
 REPLICA_ANNOTATION = f"{GROUP}/replica"
 """On an operator's own Lease: its address, and what it serves."""
 
+ROLE_LABEL = f"{GROUP}/role"
+DECIDER_ROLE = "decider"
+"""On the pod that runs a user's own deciding code; it belongs to no trial."""
+
 LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
 """On a finished pod that stays: what it printed is in the storage already."""
 
@@ -117,6 +121,11 @@ def pod_name(experiment: str, trial_id: str, attempt: int, rank: int = 0) -> str
     """Return the name of the pod that was made for an attempt, or of the worker of that rank beside it."""
     name = f"{trial_name(experiment, trial_id)}-{attempt}"
     return f"{name}-w{rank}" if rank else name
+
+
+def decider_name(experiment: str, number: int) -> str:
+    """Return the name of an experiment's decider, of which there is one after the other."""
+    return f"{experiment}-decider-{number}"
 
 
 def runner_id(trial_id: str, attempt: int) -> str:

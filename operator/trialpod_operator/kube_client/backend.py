@@ -36,9 +36,16 @@ from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles
 from trialpod_operator.api.api_errors import AlreadyExistsError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import next_retry
+from trialpod_operator.decider.code import checksum, pack_code
 from trialpod_operator.kube_client.callbacks import RemoteCallbacks
 from trialpod_operator.kube_client.client import Experiments
-from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest, ignored, resource_name
+from trialpod_operator.kube_client.manifest import (
+    ClusterSettings,
+    build_manifest,
+    ignored,
+    needs_decider,
+    resource_name,
+)
 from trialpod_operator.kube_client.service_address import service_address
 from trialpod_operator.kube_client.storage import StoragePlace, default_storage, own_endpoint, reach
 from trialpod_operator.kube_client.version_skew import skew
@@ -277,17 +284,24 @@ class KubernetesBackend:
             namespace = self._namespace or "default"
         return self._manifest(request, namespace)[0]
 
-    def _manifest(self, request: ExperimentRequest, namespace: str) -> tuple[Json, ValueFiles]:
-        """Return the manifest, and the large values that it refers to."""
+    def _manifest(self, request: ExperimentRequest, namespace: str) -> tuple[Json, ValueFiles, bytes]:
+        """Return the manifest, the large values that it refers to, and the deciding code where that is the user's."""
         store = ValueFiles(Path(request.directory, TRIALPOD_DIR))
+        # It takes the user's own modules along by itself.
+        code = pack_code(request) if needs_decider(request) else b""
+        decider = None
+        if code:
+            digest = checksum(code)
+            decider = {"uri": f"{request.storage_uri}/{_decider_key(digest)}", "sha256": digest}
         with own_modules():
             store.keep(request.param_space)
             settings = self._settings(namespace, request)
-            return build_manifest(request, settings, _code_uri(request), ParamsEncoder(store)), store
+            encoder = ParamsEncoder(store)
+            return build_manifest(request, settings, _code_uri(request), encoder, decider), store, code
 
     def _start(self, api: Experiments, request: ExperimentRequest, code: bytes, state: bytes) -> Json:
         file = _code_uri(request).removeprefix(f"{request.storage_uri}/")
-        manifest, values = self._manifest(request, api.namespace)
+        manifest, values, deciding = self._manifest(request, api.namespace)
         for difference in ignored(request):
             logger.warning("%s", difference)
         item = api.find(request.name)
@@ -303,6 +317,8 @@ class KubernetesBackend:
             manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]
         _put_objects(storage, Path(request.trainable.pickle or ""), values.files)
         storage.write(file, code)
+        if deciding:
+            storage.write(_decider_key(manifest["spec"]["decider"]["pickle"]["sha256"]), deciding)
         if state and not storage.exists(_TUNER_FILE):
             storage.write(_TUNER_FILE, state)
         try:
@@ -394,6 +410,10 @@ def _bucket(uri: str) -> str:
 def _code_uri(request: ExperimentRequest) -> str:
     digest = request.trainable.sha256 or ""
     return f"{request.storage_uri}/{TRIALPOD_DIR}/trainable-{digest[:16]}.pkl"
+
+
+def _decider_key(digest: str) -> str:
+    return f"{TRIALPOD_DIR}/decider-{digest[:16]}.pkl"
 
 
 def _comparable(item: Mapping[str, Any]) -> Json:

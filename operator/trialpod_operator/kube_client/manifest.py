@@ -7,6 +7,7 @@ with the argument's name and what to do instead; nothing is left out silently.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from trialpod.tune.plugins.goal import own_goal
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
-from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
+from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Integer
 from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod.tune.search.spaces.variants import grid_values
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
@@ -39,6 +40,7 @@ from trialpod_operator.api.search_space import (
 from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.json_values import json_safe
+from trialpod_operator.decider.code import deciding_parts, functions_in
 
 Json = dict[str, Any]
 
@@ -95,7 +97,11 @@ def resource_name(text: str) -> str:
 
 
 def build_manifest(
-    request: ExperimentRequest, settings: ClusterSettings, pickle_uri: str, encoder: ParamsEncoder = params_encoder
+    request: ExperimentRequest,
+    settings: ClusterSettings,
+    pickle_uri: str,
+    encoder: ParamsEncoder = params_encoder,
+    decider: Mapping[str, str] | None = None,
 ) -> Json:
     """Return the TuneExperiment for a request.
 
@@ -104,16 +110,24 @@ def build_manifest(
         settings: of this cluster.
         pickle_uri: where the Trainable will be.
         encoder: encodes the values of the search space that YAML has no form for.
+        decider: "uri" and "sha256" of the deciding code, where `needs_decider` says that it decides.
 
     Raises:
         InvalidInputError: something in it cannot be run in a cluster.
     """
     refused = _Refusals(encoder)
     _refuse_what_stays_here(request, refused)
+    algorithms = request
+    if decider is not None:
+        algorithms = dataclasses.replace(
+            request, search_alg=None, scheduler=None, stop=request.stop if isinstance(request.stop, dict) else None
+        )
     spec: Json = {
         "trainable": _trainable(request, pickle_uri),
         "searchSpace": {
-            key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()
+            key: _space(value, f"param_space[{key!r}]", refused)
+            for key, value in request.param_space.items()
+            if decider is None or not functions_in(value)
         },
         "metric": None if request.objectives else request.metric,
         "metrics": [_metric(each) for each in request.objectives],
@@ -130,7 +144,8 @@ def build_manifest(
         "warmStart": request.warm_start,
         "stopWhenNotWorth": request.stop_when_not_worth,
         "algorithm": request.algorithm,
-        "scheduler": _scheduler(request, refused),
+        "scheduler": _scheduler(algorithms, refused),
+        "decider": None if decider is None else {"pickle": dict(decider), "code": deciding_parts(request)},
         "checkpoint": _checkpoint(request),
         "failurePolicy": {"maxFailures": request.max_failures, "failFast": request.fail_fast},
         "reusePods": request.reuse or None,
@@ -140,10 +155,10 @@ def build_manifest(
         "workers": _workers(request, refused),
         "template": dict(settings.template) or None,
     }
-    spec["searchAlgorithm"], limit = _search_algorithm(request, refused)
+    spec["searchAlgorithm"], limit = _search_algorithm(algorithms, refused)
     if limit is not None:
         spec["maxConcurrentTrials"] = min(limit, request.max_concurrent or limit)
-    spec["stop"], spec["stoppers"] = _stop(request, refused)
+    spec["stop"], spec["stoppers"] = _stop(algorithms, refused)
     _say_goal_once(spec, request)
     name = request.name
     if len(name) > names.MAX_EXPERIMENT_NAME or not NAME.fullmatch(name):
@@ -166,6 +181,15 @@ def build_manifest(
         lines = "".join(f"\n  - {message}" for message in refused.found)
         raise InvalidInputError(f"this experiment cannot run in a cluster; nothing was started:{lines}")
     return manifest
+
+
+def needs_decider(request: ExperimentRequest) -> bool:
+    """Return whether something in a request decides by what a manifest has no form for: code of the script."""
+    refused = _Refusals(params_encoder)
+    _scheduler(request, refused)
+    _search_algorithm(request, refused)
+    _stop(request, refused)
+    return bool(refused.found) or bool(functions_in(request.param_space))
 
 
 def _say_goal_once(spec: Json, request: ExperimentRequest) -> None:
@@ -339,12 +363,6 @@ def _domain(domain: Domain, where: str, refused: _Refusals) -> Any:
             return {"literal": plain(domain.value, where, refused.found)}
         case Categorical():
             return {"choice": [_space(item, f"{where}[{i}]", refused) for i, item in enumerate(domain.categories)]}
-        case Function():
-            refused.add(
-                f"{where}: tune.sample_from(function) cannot go to a cluster; use tune.choice, nested dicts of "
-                "distributions, or compute the value from the config inside the Trainable"
-            )
-            return None
         case Float() | Integer():
             return _numeric(domain)
     refused.add(f"{where}: {type(domain).__name__} has no form in a manifest; use the distributions of trialpod.tune")

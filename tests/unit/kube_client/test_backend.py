@@ -271,12 +271,25 @@ def test_ctrl_c_leaves_it_running_and_says_how_to_come_back(world: World, capsys
 
 def test_nothing_is_created_or_left_behind_when_it_cannot_run(world: World, tmp_path: Path) -> None:
     tuner = world.tuner()
-    tuner.run_config.stop = lambda trial_id, result: True
+    tuner.run_config.name = "Not_a_name"
     with pytest.raises(InvalidInputError, match="RunConfig"):
         tuner.fit()
     assert world.server.objects == {}
     assert [path for path in world.bucket.rglob("*") if path.is_file()] == []
     assert not (tmp_path / "work" / "climb").exists()
+
+
+def test_own_deciding_code_goes_into_the_bucket(world: World) -> None:
+    world.statuses = [{"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}]
+    tuner = world.tuner()
+    tuner.run_config.stop = lambda trial_id, result: True
+    tuner.fit()
+    (item,) = world.server.objects.values()
+    decider = item["spec"]["decider"]
+    assert decider["code"][0].startswith("the stop function")
+    file = world.bucket / decider["pickle"]["uri"].removeprefix("s3://tune/")
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == decider["pickle"]["sha256"]
+    assert "stoppers" not in item["spec"]
 
 
 def test_keys_of_this_process_are_not_taken_for_keys_of_the_pods(world: World) -> None:

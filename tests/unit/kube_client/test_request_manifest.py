@@ -244,7 +244,6 @@ class FileLoggers(tune.Callback):
     ("changes", "message"),
     [
         ({"stop": lambda trial_id, result: True}, r"RunConfig\(stop=...\): the function .*use a dict"),
-        ({"param_space": {"a": tune.sample_from(lambda: 1)}}, r"param_space\['a'\]: tune.sample_from"),
         ({"param_space": {"a": {"b": (1, tune.uniform(0, 1))}}}, r"\['a'\]\['b'\]: a tuple with distrib.*list"),
         ({"param_space": {"a": "x", "b": threading.Lock()}}, r"param_space\['b'\]"),
         ({"param_space": {"a": b"x" * 100_000}}, r"100,0\d\d bytes are too many .* tune.with_parameters"),

@@ -143,9 +143,9 @@ def build_pod(
     wanted: Mapping[str, int | str | float] = spec.worker_resources if rank else spec.resources
     amounts = _amounts(wanted if resources is None or rank else resources, options.gpu_resource)
 
-    container, path = _trial_container(pod_spec, position)
-    _set_image(container, spec.image, options.default_image, path)
-    _set_resources(container, amounts)
+    container, path = trial_container_of(pod_spec, position)
+    set_image(container, spec.image, options.default_image, path)
+    set_resources(container, amounts)
     given_command = "command" if container.get("command") else "args" if container.get("args") else ""
     injected = injection.wanted(spec, container, options.default_image, options.runtime_image)
     if injected and given_command:
@@ -252,7 +252,8 @@ def _metadata(
     return metadata
 
 
-def _trial_container(pod_spec: Json, index: int | None) -> tuple[Json, str]:
+def trial_container_of(pod_spec: Json, index: int | None = None) -> tuple[Json, str]:
+    """Return the trial's container of a template, added if there is none, and its path."""
     containers = template.list_in(pod_spec, "containers")
     index = template.trial_container(pod_spec) if index is None or not containers else index
     if index is None:
@@ -261,7 +262,8 @@ def _trial_container(pod_spec: Json, index: int | None) -> tuple[Json, str]:
     return containers[index], f"spec.template.spec.containers[{index}]"
 
 
-def _set_image(container: Json, image: str | None, default: str, path: str) -> None:
+def set_image(container: Json, image: str | None, default: str, path: str) -> None:
+    """Set a container's image; raise TemplateError where none is named."""
     image = image or container.get("image") or default
     if not image:
         raise TemplateError(
@@ -270,7 +272,8 @@ def _set_image(container: Json, image: str | None, default: str, path: str) -> N
     container["image"] = image
 
 
-def _set_resources(container: Json, amounts: Mapping[str, str]) -> None:
+def set_resources(container: Json, amounts: Mapping[str, str]) -> None:
+    """Set a container's requests and limits."""
     if not amounts:
         return
     template.fill(container, {"resources": {}})
@@ -330,7 +333,8 @@ def _environment(
     return fixed, defaults
 
 
-def _volumes(spec: TuneExperimentSpec, rules: StorageRules) -> tuple[list[Json], list[Json]]:
+def identity_volumes() -> tuple[list[Json], list[Json]]:
+    """Return the volumes of every pod of ours, and their mounts: its token with what it trusts, and a work folder."""
     token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": names.TOKEN_SECONDS, "path": "token"}
     authority = {"name": names.CA_CONFIG_MAP, "items": [{"key": names.CA_KEY, "path": "ca.crt"}]}
     sources = [{"serviceAccountToken": token}, {"configMap": authority}]
@@ -342,6 +346,11 @@ def _volumes(spec: TuneExperimentSpec, rules: StorageRules) -> tuple[list[Json],
         {"name": IDENTITY_VOLUME, "mountPath": names.IDENTITY_DIR, "readOnly": True},
         {"name": WORK_VOLUME, "mountPath": names.WORK_DIR},
     ]
+    return volumes, mounts
+
+
+def _volumes(spec: TuneExperimentSpec, rules: StorageRules) -> tuple[list[Json], list[Json]]:
+    volumes, mounts = identity_volumes()
     storage = spec.storage
     if storage is not None and storage.credentials_secret and rules.scoped_for(storage) is None:
         volumes.append({"name": STORAGE_VOLUME, "secret": {"secretName": storage.credentials_secret}})

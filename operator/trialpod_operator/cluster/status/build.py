@@ -119,7 +119,8 @@ def experiment_status(
         resources=_resources(engine) if engine is not None else {},
         budget=_budget(engine) if engine is not None else None,
         waiting=waiting,
-        start_time=before.get("startTime") or (_start(trials, now) if engine is not None else None),
+        start_time=before.get("startTime")
+        or (_start(trials, now) if engine is not None and engine.state.settings is not None else None),
         trainable_fixed=engine.state.reported and not differs if engine is not None else before.get("trainableFixed"),
         completion_time=_completion(before, trials, now) if flags is not None and flags.finished else None,
         seed=seed,

@@ -1,0 +1,1 @@
+"""The pod in which a script's own deciding code runs."""

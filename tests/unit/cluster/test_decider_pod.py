@@ -1,0 +1,87 @@
+"""The pod in which a script's own deciding code runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trialpod_operator.api.document import Document
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.api.validation import check_document
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.decider.pod import build_decider, digest
+from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions
+
+OWNER = ObjectRef(namespace="team", name="digits", uid="u-1")
+OPTIONS = PodOptions(address="https://operator:8443", default_image="trialpod/trial:1")
+
+
+def experiment(**spec: Any) -> TuneExperiment:
+    pickle = {"uri": "s3://tune/runs/digits/.trialpod/decider.pkl", "sha256": "0" * 64}
+    manifest = {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneExperiment",
+        "metadata": {"name": "digits"},
+        "spec": {
+            "trainable": {"entrypoint": "train:train"},
+            "storage": {"uri": "s3://tune/runs", "credentialsSecret": "minio"},
+            **spec,
+            "decider": {"pickle": pickle, **spec.get("decider", {})},
+        },
+    }
+    checked = check_document(Document(manifest))
+    assert checked.experiment is not None, checked.problems
+    return checked.experiment
+
+
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    (only,) = pod["spec"]["containers"]
+    return dict(only)
+
+
+class TestPod:
+    def test_has_no_rights_and_no_keys(self) -> None:
+        pod = build_decider(experiment(), OWNER, 1, OPTIONS)
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert all("secret" not in volume for volume in pod["spec"]["volumes"])
+        assert container(pod)["securityContext"]["allowPrivilegeEscalation"] is False
+
+    def test_belongs_to_the_experiment_and_to_no_trial(self) -> None:
+        metadata = build_decider(experiment(), OWNER, 3, OPTIONS)["metadata"]
+        assert metadata["name"] == "digits-decider-3"
+        assert metadata["ownerReferences"][0]["uid"] == "u-1"
+        assert metadata["labels"][names.ROLE_LABEL] == names.DECIDER_ROLE
+        assert names.TRIAL_ID_LABEL not in metadata["labels"]
+
+    def test_is_like_a_trial_without_its_devices(self) -> None:
+        template = {
+            "spec": {
+                "nodeSelector": {"zone": "a"},
+                "containers": [
+                    {"name": "trial", "image": "own:2", "command": ["sh"], "env": [{"name": "A", "value": "1"}]},
+                    {"name": "beside", "image": "other:1"},
+                ],
+            }
+        }
+        made = build_decider(experiment(template=template, resources={"cpu": 8, "gpu": 2}), OWNER, 1, OPTIONS)
+        assert made["spec"]["nodeSelector"] == {"zone": "a"}
+        only = container(made)
+        assert only["image"] == "own:2"
+        assert only["command"] == ["python", "-m", "trialpod_operator.decider"]
+        assert {"name": "A", "value": "1"} in only["env"]
+        assert only["resources"]["limits"] == {"cpu": "250m", "memory": "1Gi"}
+
+    def test_resources_are_its_own(self) -> None:
+        made = build_decider(experiment(decider={"resources": {"memory": "4Gi"}}), OWNER, 1, OPTIONS)
+        assert container(made)["resources"]["requests"] == {"cpu": "250m", "memory": "4Gi"}
+
+    def test_is_made_again_when_resources_or_image_change(self) -> None:
+        digests = {
+            digest(each.spec)
+            for each in (
+                experiment(),
+                experiment(image="own:3"),
+                experiment(decider={"resources": {"memory": "4Gi"}}),
+            )
+        }
+        assert len(digests) == 3
+        assert digest(experiment(numSamples=9).spec) in digests
