@@ -148,7 +148,7 @@ class DecisionQueue:
         """Whether a decider is needed: something is to be decided, or will be."""
         state = self._journaled.engine.state
         over = state.flags.finished or state.flags.stopping is not None
-        return bool(self._queue) or not (over or (state.flags.suspended and not state.running))
+        return bool(self._queue or self._in_flight) or not (over or (state.flags.suspended and not state.running))
 
     @property
     def wakeup(self) -> float | None:
