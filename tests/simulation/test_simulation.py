@@ -74,6 +74,12 @@ class TestOwnCode:
         for seed in (30, 35):
             holds(decided_plan_of(seed))
 
+    def test_decider_is_kept_while_it_has_events(self) -> None:
+        holds(decided_plan_of(23))
+
+    def test_deletion_that_the_server_missed_is_repeated(self) -> None:
+        holds(decided_plan_of(83))
+
     def test_nothing_begun_is_nothing_lost(self) -> None:
         """An operator that is replaced before the decider's first decision begins again."""
         holds(decided_plan_of(33))

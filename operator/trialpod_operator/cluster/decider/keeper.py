@@ -67,6 +67,7 @@ class DeciderKeeper:
         self._failures = 0  # in a row, of deciders that decided nothing
         self._not_before = 0.0
         self._ended: set[str] = set()  # uids of pods whose end was noted
+        self._deleted: set[str] = set()  # of those whose deletion was asked for
         self._ending: Problem | None = None  # how the latest pod ended
         self._refusal = ""  # why no pod can be made
         self._asked_at = 0.0
@@ -110,6 +111,7 @@ class DeciderKeeper:
         if not queue.needed:
             await self.remove(queue)
             return None
+        await self._delete_ended()
         await self.fetch_code(experiment, place)
         current = False
         for pod in self._pods():
@@ -152,6 +154,7 @@ class DeciderKeeper:
 
     async def remove(self, queue: DecisionQueue | None = None) -> None:
         """Delete the pod: nothing is to be decided."""
+        await self._delete_ended()
         for pod in self._pods():
             await self._delete(pod, queue)
 
@@ -238,9 +241,16 @@ class DeciderKeeper:
 
     async def _ask_to_delete(self, pod: Object) -> None:
         metadata = pod["metadata"]
-        await self._services.kube.delete(
-            paths.pods(self._owner.namespace), metadata["name"], uid=str(metadata.get("uid", ""))
-        )
+        uid = str(metadata.get("uid", ""))
+        await self._services.kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
+        self._deleted.add(uid)
+
+    async def _delete_ended(self) -> None:
+        """Ask again for deletions that the server has not taken."""
+        for pod in self._services.cache.deciders(self._key):
+            uid = pod["metadata"].get("uid")
+            if uid in self._ended and uid not in self._deleted and not pod["metadata"].get("deletionTimestamp"):
+                await self._ask_to_delete(pod)
 
     async def _create(self, experiment: TuneExperiment, now: float) -> None:
         numbers = [self._number_of(pod) for pod in self._services.cache.deciders(self._key)]
