@@ -380,7 +380,8 @@ class ExperimentController:
             decides = await self._decider.reconcile(experiment, self._storage.place(experiment), durable.decisions)
         again = _soonest(await bindings.reconcile(), decides)
         # Close it when all has ended.
-        if durable.engine.finished and not bindings.under_way:
+        decided = durable.decisions is None or durable.decisions.idle
+        if durable.engine.finished and not bindings.under_way and decided:
             return await self._finish(experiment, durable, bindings)
         return again
 

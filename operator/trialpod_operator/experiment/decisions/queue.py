@@ -151,6 +151,11 @@ class DecisionQueue:
         return bool(self._queue or self._in_flight) or not (over or (state.flags.suspended and not state.running))
 
     @property
+    def idle(self) -> bool:
+        """Whether all events that came have been applied."""
+        return not (self._queue or self._in_flight or self._deferred)
+
+    @property
     def wakeup(self) -> float | None:
         """When a stopper of the decider's wants to be asked again."""
         view = self._search.view
