@@ -13,6 +13,7 @@ from typing import Any
 
 from trialpod.errors import StorageError
 from trialpod.protocol.values import readable
+from trialpod.storage.registry import open_storage, scheme_of
 from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.trial import Trial
 
@@ -35,7 +36,11 @@ def write_state(outcome: ExperimentOutcome, started: float, now: float) -> None:
         "runner_data": {"_session_str": time.strftime(_DATE, time.localtime(started)), "_metric": outcome.metric},
         "stats": {"start_time": started, "timestamp": now},
     }
-    path = os.path.join(outcome.path, f"experiment_state-{time.strftime(_DATE, time.localtime(started))}.json")
+    name = f"experiment_state-{time.strftime(_DATE, time.localtime(started))}.json"
+    if scheme_of(outcome.path):
+        open_storage(outcome.path).write(name, json.dumps(state, indent=2, default=str).encode())
+        return
+    path = os.path.join(outcome.path, name)
     try:
         with open(f"{path}.new", "w", encoding="utf-8") as stream:
             json.dump(state, stream, indent=2, default=str)
