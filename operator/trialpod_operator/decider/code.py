@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pickle
+import random
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 from trialpod.errors import TrainableError
 from trialpod.protocol.messages import TrainableRef
@@ -19,6 +21,8 @@ from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, In
 from trialpod.tune.shipping.package import pickled
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
+
+_SEED_BITS = 32
 
 
 def deciding_parts(request: ExperimentRequest) -> list[str]:
@@ -83,6 +87,15 @@ def pack_code(request: ExperimentRequest) -> bytes:
 def checksum(code: bytes) -> str:
     """Return the checksum of a file's contents."""
     return hashlib.sha256(code).hexdigest()
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's and NumPy's global generators, from which a user's code may draw."""
+    random.seed(seed % 2**_SEED_BITS)
+    if find_spec("numpy") is not None:
+        import numpy as np
+
+        np.random.seed(seed % 2**_SEED_BITS)
 
 
 def load_plan(code: bytes, seed: int, name: str) -> ExperimentPlan:

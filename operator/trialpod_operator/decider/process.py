@@ -16,7 +16,6 @@ from __future__ import annotations
 import enum
 import os
 import queue
-import random
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from trialpod.errors import TrialpodError
 from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.http import TransportError
 from trialpod.protocol.messages import PROTOCOL_VERSION
-from trialpod_operator.decider.code import load_plan
+from trialpod_operator.decider.code import load_plan, seed_generators
 from trialpod_operator.decider.deciding import DecidingEngine
 from trialpod_operator.engine.events import SuggestionReady
 from trialpod_operator.experiment.decisions.messages import (
@@ -52,7 +51,6 @@ MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
 
 MAX_TRACEBACK = 4000
 _CONFLICT = 409
-_SEED_BITS = 32
 
 
 class Outcome(enum.Enum):
@@ -170,12 +168,7 @@ class Decider:
             return Outcome.FAILED
 
     def _load(self, start: DeciderStart) -> DecidingEngine:
-        seed = start.seed % 2**_SEED_BITS
-        random.seed(seed)
-        if "numpy" in sys.modules or _has_numpy():
-            import numpy as np
-
-            np.random.seed(seed)
+        seed_generators(start.seed)
         plan = load_plan(start.code, start.seed, start.name)
         return DecidingEngine(
             plan, self._outbox.put, start.position, start.snapshot, on_error=traceback.print_exception
@@ -277,12 +270,6 @@ def _call(client: ReportClient, request: DecisionRequest) -> DecisionAnswer:
 
 def _frame(thread: int) -> FrameType | None:
     return sys._current_frames().get(thread)  # noqa: SLF001 - the only way to see where another thread is
-
-
-def _has_numpy() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("numpy") is not None
 
 
 def _release() -> str:
