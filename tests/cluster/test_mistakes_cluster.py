@@ -6,9 +6,18 @@ import json
 
 import pytest
 from cluster_access import Cluster
-from experiments import Experiment, manifest
+from experiments import Experiment, manifest, storage_at
 
 pytestmark = pytest.mark.usefixtures("operator")
+SLOW = """
+import time
+from trialpod import tune
+
+def train(config):
+    for step in range(600):
+        time.sleep(0.5)
+        tune.report({"score": step})
+"""
 
 
 def test_misspelt_field_of_the_template_is_named(namespace: Cluster) -> None:
@@ -22,3 +31,15 @@ def test_misspelt_field_of_the_template_is_named(namespace: Cluster) -> None:
     correct = {"spec": {"template": {"spec": {"nodeSelectr": None, "nodeSelector": {"disk": "ssd"}}}}}
     namespace.kubectl("patch", "te", "typo", "--type=merge", "-p", json.dumps(correct))
     experiment.wait(lambda _: experiment.condition("Ready").get("reason") == "Unschedulable", "it counts", 30)
+
+
+def test_emptied_storage_stalls_it_within_seconds(namespace: Cluster) -> None:
+    document = manifest(namespace, "gone", steps=600, source=SLOW, numSamples=2, checkpoint={})
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait(lambda status: (status.get("best") or {}).get("iteration", 0) > 5, "it runs", 60)
+    place = storage_at(namespace, "gone")
+    place.delete_many(place.list())
+    experiment.wait(lambda _: experiment.condition("Stalled").get("status") == "True", "it is told", 20)
+    assert experiment.condition("Stalled")["reason"] in ("StorageEmptied", "JournalDamaged")
+    events = [each for each in namespace.list("events") if each["reason"] == "Stalled"]
+    assert events

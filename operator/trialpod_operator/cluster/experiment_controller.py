@@ -69,7 +69,7 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.engine.state import State
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import FencedError
+from trialpod_operator.experiment.replica.replica import EmptiedError, FencedError
 from trialpod_operator.experiment.stored import kind_changes, release_claim, replace_stored
 from trialpod_operator.reports.service import Caller, Served
 
@@ -130,6 +130,7 @@ class ExperimentController:
         self._bindings: PodBindings | None = None
         self._tried = False  # to open it
         self._fenced_openings = 0  # in a row
+        self._emptied = False  # its place in the storage, while it was open; and not opened since
         self._applied = -1  # generation whose settings the engine has
         self._storage = ExperimentStorage(key, uid, services)
         self._code = ConfigMapCode()
@@ -239,6 +240,7 @@ class ExperimentController:
         self._writer.observe(item)
         # A broken engine (fenced, or without its journal) is reopened from the storage.
         if self._broken is not None:
+            self._emptied = self._emptied or isinstance(self._broken, EmptiedError)
             self._broken = None
             await self.close()
         # A deleted object only loses its data and its finalizer.
@@ -254,7 +256,7 @@ class ExperimentController:
             was_open = self.open
             try:
                 again = await self._advance(item)
-                self._fenced_openings = 0
+                self._fenced_openings, self._emptied = 0, False
             except (StorageError, InvalidInputError, FencedError, storage_access.StorageProblemError) as error:
                 problem, again = await self._problem_of(error, was_open=was_open)
         if problem is None and self.open:
@@ -284,8 +286,9 @@ class ExperimentController:
             case FencedError():
                 logger.warning("reopening %s: %s", self.key, error)
                 await self.close()
+                self._emptied = self._emptied or isinstance(error, EmptiedError)
                 self._fenced_openings += not was_open
-                if self._fenced_openings <= MAX_FENCED_OPENINGS:
+                if was_open or (not self._emptied and self._fenced_openings <= MAX_FENCED_OPENINGS):
                     return None, 1.0
                 reason = Reason.JOURNAL_DAMAGED
                 message += (

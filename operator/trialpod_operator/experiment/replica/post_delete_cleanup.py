@@ -33,6 +33,10 @@ class FencedError(TrialpodError):
     """Another process writes the same experiment to the same storage, or has deleted it."""
 
 
+class EmptiedError(FencedError):
+    """What the storage held of the experiment was removed while this process had it open."""
+
+
 class PostDeleteCleanup:
     """Knows what was written lately.
 
@@ -77,9 +81,9 @@ class PostDeleteCleanup:
                 self._storage.delete(key)
                 raise self.deleted()
 
-    def deleted(self) -> FencedError:
+    def deleted(self) -> EmptiedError:
         """Return the error for who finds the place gone."""
-        return FencedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
+        return EmptiedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
 
     def leave_none(self) -> None:
         """Look whether the experiment has been deleted, and take away what was written here since."""

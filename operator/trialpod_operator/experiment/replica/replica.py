@@ -37,10 +37,10 @@ from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
-from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, PostDeleteCleanup
+from trialpod_operator.experiment.replica.post_delete_cleanup import EmptiedError, FencedError, PostDeleteCleanup
 from trialpod_operator.experiment.replica.upload_queue import UploadQueue
 
-__all__ = ["FencedError", "Replica", "ReplicaStatus"]
+__all__ = ["EmptiedError", "FencedError", "Replica", "ReplicaStatus"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,9 @@ GROWTH = 1.25
 BACKOFF_MAX_S = 30.0
 COMMIT_BACKOFF_MAX_S = 5.0
 """The same for the journal where others wait for it: after an outage of the storage, decisions resume within this."""
+
+WRITING_SHARE = 0.25
+"""Of the interval of looks whether the place was emptied, while something is written there."""
 
 FEW = 50
 PASSES = 6
@@ -76,14 +79,16 @@ class Replica:
     Args:
         directory: the experiment's directory; this process holds its lock.
         storage: the experiment's place in the storage.
-        presence_s: how often to check that ``experiment.json`` is in the storage; 0 = never. Where it is not,
-            somebody has emptied the place, and what was written there is lost.
+        presence_s: how often to check that ``experiment.json`` is in the storage; 0 = never; while the journal
+            grows, four times as often. Where it is not, somebody has emptied the place, and what was written there
+            is lost.
     """
 
     def __init__(self, directory: Path, storage: Storage, *, presence_s: float = 0.0) -> None:
         self._directory = directory
         self._presence_s = presence_s
         self._present_at = float("-inf")
+        self._present_to = 0  # the position that the storage had confirmed by then
         self._storage = storage
         self._committed: Callable[[int], None] = lambda _position: None
         self._requested = 0  # written by the journal's owner, read by the copying thread
@@ -445,11 +450,13 @@ class Replica:
 
     def _check_presence(self) -> None:
         now = self._monotonic()
-        if not self._presence_s or now - self._present_at < self._presence_s:
+        # Sooner when the journal has grown: what stands behind a gap helps nobody.
+        interval_s = self._presence_s * (1.0 if self._confirmed == self._present_to else WRITING_SHARE)
+        if not self._presence_s or now - self._present_at < interval_s:
             return
         if self._present_at > float("-inf") and not self._storage.exists(EXPERIMENT_KEY):
-            raise FencedError(f"{self.uri} does not hold this experiment any more: somebody has emptied the place")
-        self._present_at = now
+            raise EmptiedError(f"{self.uri} does not hold this experiment any more: somebody has emptied the place")
+        self._present_at, self._present_to = now, self._confirmed
 
     def _note_pass(self, copied: int) -> None:
         self._passes += 1

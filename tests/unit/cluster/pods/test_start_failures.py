@@ -218,10 +218,10 @@ class TestStorageEmptied:
             await world.until_running(3)
             await until(lambda: bool(world.status.get("startTime")), what="it is told")
             world.storage.values.clear()
-            await until(lambda: bool(world.condition("Stalled")), 120.0, what="it is told")
-            assert (
-                world.condition("Stalled")["reason"] == "JournalDamaged"
-            )  # what came after is without its beginning
+            await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is told")
+            # What came after is without its beginning.
+            assert world.condition("Stalled")["reason"] == "JournalDamaged"
+            assert [event["message"] for event in world.api.all("events") if event["reason"] == "Stalled"]
             assert "spec.storage.deletionPolicy to Delete" in world.condition("Stalled")["message"]
             await asyncio.sleep(120)
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
@@ -248,7 +248,7 @@ class TestStorageEmptied:
             await world.until_running(3)
             await until(lambda: bool(world.status.get("startTime")), what="it is told")
             world.storage.values.clear()
-            await until(lambda: bool(world.condition("Stalled")), 120.0, what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is told")
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
             await world.change(storage={**storage, "deletionPolicy": "Delete"})
             await until(lambda: bool(world.experiment["metadata"].get("finalizers")), what="it deletes the rest")
