@@ -83,7 +83,7 @@ def operator(documents: dict[tuple[str, str], Document]) -> Document:
 
 
 def environment(documents: dict[tuple[str, str], Document]) -> dict[str, str]:
-    fields = {"metadata.namespace": "tuning", "metadata.name": "pod"}
+    fields = {"metadata.namespace": "tuning", "metadata.name": "pod", "status.podIP": "10.244.1.2"}
     return {
         each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
         for each in operator(documents)["env"]
