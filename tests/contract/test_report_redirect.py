@@ -46,6 +46,9 @@ class Experiment:
     def committed(self) -> None:
         return None
 
+    def undecided(self) -> None:
+        """No decider is waited for."""
+
     def require_fencing_check(self) -> None:
         """Nobody else writes."""
 

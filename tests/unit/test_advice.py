@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.once, pytest.mark.xdist_group("advice")]
 ROOT = Path(__file__).parents[2]
 
 COMMAND = re.compile(r"(?:^|[\s`(/])trialpod ([a-z][a-z-]*)([^`\n;|<]*)")
-FIELD = re.compile(r"\bspec((?:\.[a-zA-Z]+)+)")
+FIELD = re.compile(r"\bspec((?:\.[a-zA-Z][a-zA-Z0-9]*)+)")
 EXTRA = re.compile(r"trialpod\[([a-z0-9-]+)\]")
 NO_COMMANDS = frozenset(
     [
