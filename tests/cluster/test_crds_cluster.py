@@ -87,8 +87,10 @@ class Api(http.client.HTTPConnection):
 
     def patch(self, name: str, spec: dict[str, Any]) -> str:
         """Return why the API server refuses a change of an experiment's spec."""
-        if "metrics" in spec:  # they stand for these two
+        if spec.get("metrics"):  # they stand for these two
             spec = {**spec, "metric": None, "mode": None}
+        if spec.get("warmStart"):  # it is advice for this search alone
+            spec = {**spec, "searchAlgorithm": {"name": "auto"}}
         return self.refusal("PATCH", f"tuneexperiments/{name}", {"spec": spec}, "merge-patch+json")
 
 
@@ -250,8 +252,11 @@ def test_data_location_is_immutable_but_access_is_not(api: Api, started: str) ->
 
 def test_an_experiment_that_has_not_started_can_be_put_right(api: Api) -> None:
     done("apply", "-n", NAMESPACE, "-f", "-", given=changed({"metadata.name": "wrong"}))
+    before = CHANGES["base"]["spec"]
     for field, value in OTHERS.items():
         assert api.patch("wrong", {field: value}) == "", field
+        restored = {each: before.get(each) for each in (field, "metric", "mode", "searchAlgorithm")}
+        assert api.patch("wrong", restored) == "", field
     assert api.patch("wrong", {"storage": STORAGE}) == ""
 
 
