@@ -24,7 +24,7 @@ def test_misspelt_field_of_the_template_is_named(namespace: Cluster) -> None:
     template = {"spec": {"nodeSelectr": {"disk": "ssd"}}}
     document = manifest(namespace, "typo", steps=2, template=template)
     experiment = Experiment.apply(namespace, document)
-    experiment.wait(lambda _: experiment.condition("Ready").get("reason") == "InvalidTemplate", "it is told", 15)
+    experiment.wait(lambda _: experiment.condition("Ready").get("reason") == "InvalidTemplate", "it is reported", 15)
     message = experiment.condition("Ready")["message"]
     assert "no field spec.nodeSelectr" in message
     assert "did you mean nodeSelector?" in message
@@ -39,7 +39,7 @@ def test_emptied_storage_stalls_it_within_seconds(namespace: Cluster) -> None:
     experiment.wait(lambda status: (status.get("best") or {}).get("iteration", 0) > 5, "it runs", 60)
     place = storage_at(namespace, "gone")
     place.delete_many(place.list())
-    experiment.wait(lambda _: experiment.condition("Stalled").get("status") == "True", "it is told", 20)
+    experiment.wait(lambda _: experiment.condition("Stalled").get("status") == "True", "it is reported", 20)
     assert experiment.condition("Stalled")["reason"] in ("StorageEmptied", "JournalDamaged")
     events = [each for each in namespace.list("events") if each["reason"] == "Stalled"]
     assert events

@@ -121,7 +121,7 @@ class JournaledEngine:
 
         Args:
             event: what happened.
-            now: when, if a decider was told so; else it is now.
+            now: the time that the decider was given, if there is one; else the current time.
             choices: what a decider chose; None has the engine choose.
 
         Raises:

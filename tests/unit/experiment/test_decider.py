@@ -34,7 +34,7 @@ class Halving(tune.schedulers.FIFOScheduler):
 
 
 class Climber(Searcher):
-    """Ray's example of a searcher: what it suggests depends on what it was told."""
+    """Ray's example of a searcher: what it suggests depends on the results that it has seen."""
 
     def __init__(self) -> None:
         super().__init__(metric="score", mode="max")

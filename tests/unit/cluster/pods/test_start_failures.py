@@ -91,7 +91,7 @@ class TestImageCorrected:
             await until(lambda: len(world.api.all("pods")) == 2, what="pods are there")
             for pod in world.api.all("pods"):
                 world.api.edit(pod, waits_for_its_image)
-            await until(lambda: world.condition("Ready").get("reason") == "ImagePullFailed", what="it is told")
+            await until(lambda: world.condition("Ready").get("reason") == "ImagePullFailed", what="it is reported")
             await world.change(image="train:1")
             world.pods.behaviour.starts = True
             await until(
@@ -136,7 +136,7 @@ class TestMisspeltTemplate:
     def test_the_field_is_named_and_its_correction_helps(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             await world.apply(numSamples=1, template={"spec": {"nodeSelectr": {"disk": "ssd"}}})
-            await until(lambda: world.condition("Ready").get("reason") == "InvalidTemplate", 10.0, "it is told")
+            await until(lambda: world.condition("Ready").get("reason") == "InvalidTemplate", 10.0, "it is reported")
             assert "no field spec.nodeSelectr" in world.condition("Ready")["message"]
             assert "did you mean nodeSelector?" in world.condition("Ready")["message"]
             assert not world.api.all("pods")
@@ -159,7 +159,7 @@ class TestKeysRefused:
 
             world.storage.before = refuse
             await world.apply(storage={"uri": "s3://bucket/runs", "credentialsSecret": "wrongkeys"})
-            await until(lambda: bool(world.condition("Stalled")), what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), what="it is reported")
             assert world.condition("Stalled")["reason"] == "Refused"
             events = [event["message"] for event in world.api.all("events") if event["reason"] == "Stalled"]
             assert any("the Secret wrongkeys" in message for message in events)
@@ -179,7 +179,7 @@ class TestKeysRefused:
                 raise StorageCredentialsError("the store refuses the credentials from the Secret minio")
 
             world.storage.before = refuse
-            await until(lambda: bool(world.condition("Stalled")), 60.0, what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), 60.0, what="it is reported")
             assert world.condition("Stalled")["reason"] == "Refused"
             assert "the Secret minio" in world.condition("Stalled")["message"]
             world.storage.before = lambda _name, _key: None
@@ -195,12 +195,12 @@ class TestStorageEmptied:
         async def scenario(world: World) -> None:
             await world.apply()
             await world.until_running()
-            await until(lambda: bool(world.status.get("startTime")), what="it is told")
+            await until(lambda: bool(world.status.get("startTime")), what="it is reported")
             kept = dict(world.storage.values)
             await world.operator.close()
             world.storage.values.clear()
             await world.replace_operator()
-            await until(lambda: bool(world.condition("Stalled")), what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), what="it is reported")
             assert world.condition("Stalled")["reason"] == "StorageEmptied"
             assert "delete te digits" in world.condition("Stalled")["message"]
             await asyncio.sleep(60)
@@ -216,9 +216,9 @@ class TestStorageEmptied:
             world.pods.behaviour.steps = 200
             await world.apply()
             await world.until_running(3)
-            await until(lambda: bool(world.status.get("startTime")), what="it is told")
+            await until(lambda: bool(world.status.get("startTime")), what="it is reported")
             world.storage.values.clear()
-            await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is reported")
             # What came after is without its beginning.
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
             assert [event["message"] for event in world.api.all("events") if event["reason"] == "Stalled"]
@@ -246,9 +246,9 @@ class TestStorageEmptied:
             world.pods.behaviour.steps = 200
             await world.apply(storage=storage)
             await world.until_running(3)
-            await until(lambda: bool(world.status.get("startTime")), what="it is told")
+            await until(lambda: bool(world.status.get("startTime")), what="it is reported")
             world.storage.values.clear()
-            await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is reported")
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
             await world.change(storage={**storage, "deletionPolicy": "Delete"})
             await until(lambda: bool(world.experiment["metadata"].get("finalizers")), what="it deletes the rest")
@@ -294,7 +294,7 @@ class TestCodeInAConfigMap:
     def test_that_is_not_there(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             await world.apply(trainable={"configMapRef": self.REFERENCE}, numSamples=1)
-            await until(lambda: bool(world.condition("Stalled")), what="it is told")
+            await until(lambda: bool(world.condition("Stalled")), what="it is reported")
             assert world.condition("Stalled")["reason"] == "ConfigMapNotFound"
             assert not world.api.all("pods")
             await self.put(world, {"data": {"other.py": ""}})
