@@ -5,7 +5,8 @@ that makes the next folder beside it removes those that nobody holds. Process id
 the disk do not see each other's.
 
 Invariant: a folder gets its final name after its lock is held, so a folder that can be locked has no owner any more.
-Until then it has a temporary name, and is removed after a minute.
+Until then it has a temporary name, and is removed after a minute. A folder that is removed gets another name first: a
+removal that is killed halfway is completed by the next process.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ PREFIX = "trialpod-checkpoints-"
 RUN_PREFIX = "trialpod-run-"
 """Of the folder with the socket of a run on this machine."""
 _UNFINISHED = ".trialpod-new-"
+_REMOVED = ".trialpod-gone-"
 _LOCK = ".lock"
 _UNFINISHED_S = 60.0
 
@@ -78,7 +80,8 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(self.path)
         os.close(self._lock)
 
 
@@ -98,6 +101,8 @@ def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], floa
     for name in found:
         if name.startswith(_UNFINISHED):
             _remove_unfinished(os.path.join(place, name), wall() - _UNFINISHED_S)
+        elif name.startswith(_REMOVED):
+            shutil.rmtree(os.path.join(place, name), ignore_errors=True)
     for name in [name for name in found if name.startswith(prefix)]:
         path = os.path.join(place, name)
         try:
@@ -106,7 +111,7 @@ def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], floa
             continue  # another user's
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         except OSError:
             continue  # it is held
         finally:
@@ -115,6 +120,14 @@ def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], floa
     if removed:
         logger.info("removed %d folders in %s that ended processes had left behind", len(removed), place)
     return removed
+
+
+def _remove(path: str) -> None:
+    """Remove a folder whose lock is held here."""
+    folder, name = os.path.split(path)
+    gone = os.path.join(folder, _REMOVED + name)
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _remove_unfinished(path: str, before: float) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +45,17 @@ def test_leftovers_of_killed_process_go_and_locked_ones_stay(tmp_path):
         holder.stdin.close()
         holder.stdout.close()
     assert len(remove_left_behind(str(tmp_path))) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_removal_killed_halfway_is_completed_by_the_next(tmp_path, monkeypatch):
+    scratch = Scratch(tmp_path)
+    open(os.path.join(scratch.folder("x-"), "file"), "w").close()
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_options: os.unlink(os.path.join(path, ".lock")))
+    scratch.remove()
+    assert len(os.listdir(tmp_path)) == 1
+    monkeypatch.undo()
+    remove_left_behind(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
