@@ -78,3 +78,11 @@ class TestRequirementsOf:
         done = self.run("bohb")
         assert done.returncode != 0
         assert "lacks configspace, hpbandster" in done.stderr
+
+
+@pytest.mark.xdist_group("of-one-test")
+def test_groups_of_tests_stay_on_one_worker(request: pytest.FixtureRequest) -> None:
+    """The locked pytest and pytest-xdist fit together: the group is part of what xdist distributes by."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("not run with --dist loadgroup")
+    assert request.node.nodeid.endswith("@of-one-test")
