@@ -15,6 +15,7 @@ from sim_kernel import PROCESS, sim_time
 from sim_plan import KINDS, Fault, Plan, placed_plan_of, plain_plan_of, wide_plan_of
 
 from trialpod.protocol.client import ReportClient
+from trialpod.protocol.messages import ReportRequest
 from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints import remote
 from trialpod.storage.checkpoints.commit_queue import CommitQueue
@@ -39,6 +40,7 @@ from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteC
 from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.experiment.replica.shared_files import SharedFiles
 from trialpod_operator.reports import service
+from trialpod_operator.reports.service import ReportService
 
 Put = Callable[[Any, str, Any], None]
 """monkeypatch.setattr"""
@@ -76,14 +78,13 @@ def anothers_write_taken_for_ones_own(put: Put) -> None:
 def duplicate_not_recognised(put: Put) -> None:
     """A report that comes twice counts twice."""
 
-    def apply(served: Any, request: Any) -> Any:
-        received = served.experiment.received(request.trial_id, request.attempt)
+    def receive(served: Any, request: Any, received: int | None) -> Any:
         if request.results and received is not None and request.first <= received:
             request = msgspec.structs.replace(request, first=received + 1)
-        return right(served, request)
+        return right(served, request, received)
 
-    right = service._apply
-    put(service, "_apply", apply)
+    right = service._receive
+    put(service, "_receive", receive)
 
 
 def no_proof(put: Put) -> None:
@@ -133,15 +134,16 @@ def attempt_not_checked(put: Put) -> None:
         trial = self.state.trials.get(trial_id)
         return right(self, trial_id, trial.attempt if trial is not None else attempt)
 
-    def apply(served: Any, request: Any) -> Any:
+    def report(self: ReportService, served: Any, body: bytes, caller: Any) -> Any:
+        request = msgspec.msgpack.decode(body, type=ReportRequest)
         trial = served.experiment.engine.state.trials.get(request.trial_id)
         if trial is not None:
             request = msgspec.structs.replace(request, attempt=trial.attempt)
-        return right_apply(served, request)
+        return right_report(self, served, msgspec.msgpack.encode(request), caller)
 
-    right, right_apply = Engine.answer, service._apply
+    right, right_report = Engine.answer, ReportService._report
     put(Engine, "answer", answer)
-    put(service, "_apply", apply)
+    put(ReportService, "_report", report)
 
 
 def manifest_first(put: Put) -> None:
