@@ -30,7 +30,7 @@ from trialpod_operator.api.models import TrainableSpec
 from trialpod_operator.api.paths import Path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
-from trialpod_operator.api.trial_resource.check import check_resource, used_parameters
+from trialpod_operator.api.trial_resource.check import check_resource, unknown_pod_fields, used_parameters
 
 SOURCES = ("entrypoint", "source", "configMapRef", "pickle", "command")
 MANY_TRIALS = 100_000
@@ -576,6 +576,7 @@ class _Rules:
                 self._report((*path, name), message)
 
     def template(self) -> None:
+        from trialpod_operator.api.pod_fields import unknown_fields
         from trialpod_operator.api.template_rules import check_template
 
         template = self._get("template")
@@ -583,6 +584,8 @@ class _Rules:
             image, resources = self._get("image"), self._get("resources") or {}
             for path, message in check_template(template, image, resources):
                 self._report(("template", *path), message)
+            for path, message in unknown_fields(template):
+                self._warn(("template", *path), message)
 
     def trial_resource(self) -> None:
         if not self._has("trialResource"):
@@ -600,6 +603,8 @@ class _Rules:
         image, amounts = self._get("image"), self._get("resources") or {}
         for path, message in check_resource(resource, names, image, amounts):
             self._report(("trialResource", *path), message)
+        for path, message in unknown_pod_fields(resource):
+            self._warn(("trialResource", *path), message)
 
 
 def _names_a_place(uri: str) -> bool:

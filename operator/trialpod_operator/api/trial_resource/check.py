@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.api.paths import Path
+from trialpod_operator.api.pod_fields import unknown_fields
 from trialpod_operator.api.template_rules import check_template
 from trialpod_operator.api.trial_resource.field_paths import Segment, find, parse_path
 from trialpod_operator.api.trial_resource.kinds import TrialKind, trial_kind
@@ -65,6 +67,15 @@ def check_resource(
     for path, message in check_template(pod, image, amounts):
         yield (*at, *path), message
     yield from _container(pod, resource.get("primaryContainer"), at)
+
+
+def unknown_pod_fields(resource: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield the fields of the pod template that no pod is known to have, as `check_resource` does."""
+    with contextlib.suppress(InvalidInputError):  # reported by `check_resource`
+        kind, template = kind_of(resource), resource["template"]
+        at = ("template", *_as_path(kind.pod_template, template))
+        for path, message in unknown_fields(take(template, kind)):
+            yield (*at, *path), message
 
 
 def _container(pod: Mapping[str, Any], name: Any, at: Path) -> Iterator[tuple[Path, str]]:

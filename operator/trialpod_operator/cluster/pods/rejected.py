@@ -6,9 +6,9 @@ Priority, ServiceAccount, NamespaceLifecycle.
 
 from __future__ import annotations
 
-import difflib
 import re
 
+from trialpod_operator.api.pod_fields import hint_for
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.reading import PendingReason, Severity, foreign
 
@@ -22,20 +22,6 @@ _LIMIT_RANGE = re.compile(r"(?:maximum|minimum) \S+ usage per (?:Container|Pod) 
 _POLICY = re.compile(r"(?:admission webhook|ValidatingAdmissionPolicy) ['\"]([^'\"]+)['\"]")
 _FIELD = re.compile(r"is invalid: \[?((?:spec|metadata)[^:\s]*): (.+)", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r"unknown field \"([^\"]+)\"")
-_FIELD_NAMES = (
-    "activeDeadlineSeconds affinity args automountServiceAccountToken capabilities claims command containerPort "
-    "containers dnsConfig dnsPolicy emptyDir enableServiceLinks env envFrom ephemeralContainers fsGroup hostAliases "
-    "hostIPC hostNetwork hostPID hostPath hostUsers hostname image imagePullPolicy imagePullSecrets initContainers "
-    "lifecycle limits livenessProbe matchExpressions mountPath name nodeAffinity nodeName nodeSelector os overhead "
-    "persistentVolumeClaim podAffinity podAntiAffinity ports preemptionPolicy priority priorityClassName "
-    "readOnly readOnlyRootFilesystem readinessGates readinessProbe requests resizePolicy resourceClaims resources "
-    "restartPolicy runAsGroup runAsNonRoot runAsUser runtimeClassName schedulerName schedulingGates seccompProfile "
-    "secretName secretRef securityContext serviceAccountName setHostnameAsFQDN shareProcessNamespace sizeLimit "
-    "startupProbe stdin subPath subdomain terminationGracePeriodSeconds tolerationSeconds tolerations "
-    "topologySpreadConstraints tty value valueFrom volumeDevices volumeMounts volumes workingDir"
-)
-"""For a hint at what a misspelt one was to be; which fields there are the API server knows."""
-
 _TERMINATING = "because it is being terminated"
 _BY_STATUS = {401: Reason.OPERATOR_UNAUTHORIZED, 413: Reason.TOO_LARGE, 429: Reason.API_SERVER_BUSY}
 _TEMPORARY = {
@@ -104,8 +90,8 @@ def _explain(status: int, reason: str, message: str, words: str) -> tuple[Reason
 
 
 def _unknown(field: str) -> str:
-    near = difflib.get_close_matches(field.rpartition(".")[2], _FIELD_NAMES.split(), 1)
-    return f"a pod has no field {field}, as in spec.template{f' (did you mean {near[0]}?)' if near else ''}"
+    hint = hint_for(field)
+    return f"a pod has no field {field}, as in spec.template{f' ({hint})' if hint else ''}"
 
 
 def _forbidden(message: str, words: str) -> tuple[Reason, str]:
