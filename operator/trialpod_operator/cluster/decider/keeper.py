@@ -257,7 +257,7 @@ class DeciderKeeper:
         self._number = max([self._number, *numbers]) + 1
         try:
             body = build_decider(experiment, self._owner, self._number, self._services.options.pod_options)
-            made = await self._services.kube.create(paths.pods(self._owner.namespace), body)
+            made = await self._services.kube.create(paths.pods(self._owner.namespace), body, strict=True)
         except AlreadyExistsError:
             return  # an operator before this one made it: it is taken, or the next number is
         except TemplateError as error:
