@@ -93,6 +93,8 @@ def _all(checks: Checks, options: argparse.Namespace, given: Mapping[str, Any]) 
     yield from checks.queues(queue_of(spec.get("template") or {}) or queue_of(given))
     if spec.get("trialResource"):
         yield from checks.trial_kind(spec["trialResource"])
+    elif given:
+        yield from checks.pods(given)
     if options.no_pod:
         return
     probe = probe_of(options, spec, checks.facts, resource)

@@ -79,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _submit_manifests(options: argparse.Namespace) -> int:
+    from trialpod_operator.kube_client import pod_dry_run
+
     experiments, others = read_manifests(options.file, _overrides(options))
     for manifest in experiments:
         take_code(manifest, options.file, wanted=options.with_code)
@@ -98,6 +100,7 @@ def _submit_manifests(options: argparse.Namespace) -> int:
                     f"the manifest's metadata.namespace is {manifest['metadata']['namespace']}, -n is "
                     f"{api.namespace}; leave one of them out"
                 )
+            pod_dry_run.check(api, manifest, _warn)
             for other in others:
                 apply_companion(api, other, force=options.force_conflicts)
             others = []
@@ -254,7 +257,11 @@ def _warn_of_skew(api: Experiments) -> None:
     from trialpod_operator.kube_client.version_skew import skew
 
     if problem := skew(api.operator_facts()):
-        print(f"trialpod: warning: {problem}", file=sys.stderr)
+        _warn(str(problem))
+
+
+def _warn(text: str) -> None:
+    print(f"trialpod: warning: {text}", file=sys.stderr)
 
 
 # -- a script --

@@ -37,6 +37,7 @@ from trialpod_operator.api.api_errors import AlreadyExistsError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.decider.code import checksum, pack_code
+from trialpod_operator.kube_client import pod_dry_run
 from trialpod_operator.kube_client.callbacks import RemoteCallbacks
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.manifest import (
@@ -312,6 +313,7 @@ class KubernetesBackend:
         if request.resume_errored or request.restart_errored:
             value = next_retry(manifest, [], secrets.token_hex(4), from_scratch=request.restart_errored)
             manifest["metadata"].setdefault("annotations", {})[names.RETRY_ANNOTATION] = value
+        pod_dry_run.check(api, manifest, logger.warning)
         storage = open_storage(request.storage_uri)
         if storage.exists(EXPERIMENT_KEY):
             manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]

@@ -38,6 +38,7 @@ from trialpod_operator.kube_client.findings import (
     serves,
     termination,
 )
+from trialpod_operator.kube_client.pod_dry_run import ask
 from trialpod_operator.kube_client.probe_pod import Probe
 from trialpod_operator.kube_client.version_skew import CHART, missing_fields, skew
 
@@ -304,6 +305,19 @@ class Checks:
         else:
             text = f"renewed {-ago:.0f} s in the future of this machine's clock"
             yield Finding("operator's Lease", "bad", text, "set the clock of this machine, or of the operator's node")
+
+    # -- pods --
+
+    def pods(self, manifest: Mapping[str, Any]) -> Iterator[Finding]:
+        """Would the API server take the pods of an experiment, as a dry run says."""
+        answer = ask(self._client, self._api.namespace, manifest, self.facts.get(names.IMAGE_ANNOTATION, ""))
+        if answer.unknown:
+            yield Finding("pods", "unknown", f"the API server cannot be asked: {answer.unknown}")
+        elif answer.refusal is None:
+            yield Finding("pods", "ok", "the API server would take them")
+        else:
+            waits = answer.refusal.severity == "waiting"
+            yield Finding("pods", "unknown" if waits else "bad", answer.refusal.message, answer.refusal.remedy)
 
     # -- room --
 

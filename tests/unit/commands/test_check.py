@@ -157,6 +157,37 @@ def test_operators_that_share_the_work_are_counted(server: ApiServer, trialpod: 
     assert "trialpod 0.1.9 is ready" in trialpod("check", "--no-pod")
 
 
+class TestPods:
+    """What the API server says of the pods of a manifest's experiment."""
+
+    @staticmethod
+    def write(folder: Path, **template: Any) -> str:
+        item = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment", "metadata": {"name": "a"}}
+        spec = {"trainable": {"entrypoint": "t:train"}, "searchSpace": {}, "template": {"spec": template}}
+        path = folder / "a.yaml"
+        path.write_text(json.dumps({**item, "spec": spec}))
+        return str(path)
+
+    def test_fine_where_the_api_server_would_take_them(
+        self, server: ApiServer, trialpod: Run, tmp_path: Path
+    ) -> None:
+        file = self.write(tmp_path, nodeSelector={"disk": "ssd"})
+        assert "fine   pods: the API server would take them" in trialpod("check", "-f", file, "--no-pod")
+        assert not server.objects
+
+    def test_misspelt_field_is_named(self, server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+        file = self.write(tmp_path, nodeSelectr={"disk": "ssd"})
+        text = trialpod("check", "-f", file, "--no-pod", status=1)
+        assert "WRONG  pods: a pod has no field spec.nodeSelectr" in text
+        assert "did you mean nodeSelector?" in text
+        assert "-> correct spec.template" in text
+
+    def test_unknown_where_the_user_may_not_ask(self, server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+        server.routes["POST", "/api/v1/namespaces/team/pods"] = FORBIDDEN
+        text = trialpod("check", "-f", self.write(tmp_path), "--no-pod")
+        assert "?      pods: the API server cannot be asked: you may not" in text
+
+
 # -- from inside --
 
 

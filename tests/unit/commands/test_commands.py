@@ -85,6 +85,43 @@ def test_invalid_manifest_is_reported_before_sending(server: ApiServer, trialpod
     assert server.requests == []
 
 
+class TestTemplate:
+    """What the API server says of the pods, before the experiment is sent."""
+
+    TEMPLATE = "spec.template={spec: {nodeSelectr: {disk: ssd}}}"
+
+    def test_misspelt_field_is_refused_before_anything_is_made(self, server: ApiServer, trialpod: Run) -> None:
+        Path("climb.yaml").write_text(MANIFEST)
+        text = trialpod("submit", "climb.yaml", "--set", self.TEMPLATE, status=2)
+        assert "climb: a pod has no field spec.nodeSelectr, as in spec.template (did you mean nodeSelector?)" in text
+        assert server.objects == {}
+
+    def test_what_the_namespace_does_not_take_now_is_a_warning(self, server: ApiServer, trialpod: Run) -> None:
+        Path("climb.yaml").write_text(MANIFEST)
+        message = 'pods "x" is forbidden: error looking up service account team/t: serviceaccount "t" not found'
+        server.routes["POST", f"{CORE}/pods"] = {"code": 403, "reason": "Forbidden", "message": message}
+        text = trialpod("submit", "climb.yaml", "--set", "spec.template={spec: {serviceAccountName: t}}")
+        assert "warning: a pod of climb would be refused now: the service account t does not exist; create it" in text
+        assert server.experiment("climb")
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            {"code": 403, "message": 'User "jane" cannot create resource "pods" in API group ""'},
+            {"code": 403, "message": "no"},
+            {"code": 401, "message": "Unauthorized"},
+            {"code": 503, "message": "etcd leader changed"},
+        ],
+    )
+    def test_it_is_sent_where_the_user_may_not_ask(self, server: ApiServer, trialpod: Run, answer: Json) -> None:
+        Path("climb.yaml").write_text(MANIFEST)
+        server.routes["POST", f"{CORE}/pods"] = {"reason": "x", **answer}
+        text = trialpod("submit", "climb.yaml", "--set", self.TEMPLATE)
+        assert "experiment climb submitted" in text
+        assert "spec.template.spec.nodeSelectr: a pod of Kubernetes" in text
+        assert "refused now" not in text
+
+
 def test_a_config_map_in_the_file_goes_before_the_experiment(server: ApiServer, trialpod: Run) -> None:
     companion = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: code}\ndata: {a: b}\n---"
     Path("climb.yaml").write_text(companion + MANIFEST)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from kubernetes.client import V1PodSpec
+
 Json = dict[str, Any]
 GROUP = "/apis/trialpod.dev/v1alpha1"
 
@@ -137,6 +139,12 @@ class ApiServer:
             return (200, {}) if gone else missing(resource, name)
         if method == "PATCH" and query.get("fieldManager") and (resource, name) not in self.objects:
             self.put(resource, body)
+            return 201, body
+        if method == "POST" and query.get("dryRun"):
+            fields = body["spec"].keys() - V1PodSpec.attribute_map.values()
+            if query["fieldValidation"] == ["Strict"] and fields:
+                unknown = ", ".join(f'unknown field "spec.{field}"' for field in sorted(fields))
+                return 400, {"reason": "BadRequest", "message": f"strict decoding error: {unknown}"}
             return 201, body
         if method == "POST":
             name = body["metadata"]["name"]

@@ -279,6 +279,14 @@ def test_nothing_is_created_or_left_behind_when_it_cannot_run(world: World, tmp_
     assert not (tmp_path / "work" / "climb").exists()
 
 
+def test_template_with_unknown_field_is_refused_first(world: World) -> None:
+    backend = world.backend(template={"spec": {"nodeSelectr": {"disk": "ssd"}}})
+    with pytest.raises(InvalidInputError, match=r"no field spec.nodeSelectr.*did you mean nodeSelector"):
+        world.tuner(backend=backend).fit()
+    assert world.server.objects == {}
+    assert not list(world.bucket.rglob("*.pkl"))
+
+
 def test_own_deciding_code_goes_into_the_bucket(world: World) -> None:
     world.statuses = [{"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}]
     tuner = world.tuner()
