@@ -1,7 +1,8 @@
 """What the API server refuses, as exceptions: one class for each answer that a caller handles.
 
 ApiError                        any other status
-UnreachableError              no answer, or not sent because this operator's Lease has expired
+UnreachableError              no answer
+NotSentError                not sent, because this operator's Lease has expired
 BadRequestError               400; the log of a container that has not started, say
 UnauthorizedError             401
 ForbiddenError                403
@@ -59,6 +60,10 @@ class UnreachableError(ApiError):
     """There was no answer."""
 
     temporary = True
+
+
+class NotSentError(UnreachableError):
+    """It was not sent: this operator's Lease has expired, and another may be at work with the object."""
 
 
 class NotFoundError(ApiError):

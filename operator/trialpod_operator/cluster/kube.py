@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 from urllib.request import getproxies
 
-from aiohttp import ClientError
+from aiohttp import ClientError, TraceConfig
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.api.api_errors import ConflictError, NotFoundError, UnreachableError, api_error
+from trialpod_operator.api.api_errors import ConflictError, NotFoundError, NotSentError, UnreachableError, api_error
 from trialpod_operator.cluster.metrics.instruments import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
 from trialpod_operator.cluster.work_queue import FairRoom
 
 if TYPE_CHECKING:
+    from aiohttp import TraceRequestChunkSentParams
     from kubernetes.aio.client import ApiClient
 
 T = TypeVar("T")
@@ -72,7 +73,8 @@ class Kube:
         self._logs = FairRoom(MAX_LOG_REQUESTS)
         self.requests = 0
         self.lease_valid: Callable[[], bool] = lambda: True
-        """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`."""
+        """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`, and
+        again when its bytes are about to be written: the process may have been stopped while it connected."""
 
     @classmethod
     async def connect(cls) -> Kube:
@@ -102,7 +104,11 @@ class Kube:
         configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
         client = ApiClient(configuration)
         client.user_agent = "trialpod-operator"
-        return cls(client, client_errors=(OpenApiException, config.ConfigException))
+        kube = cls(client, client_errors=(OpenApiException, config.ConfigException))
+        check = TraceConfig()
+        check.on_request_chunk_sent.append(kube._check_lease_again)
+        configuration.trace_configs = [check]
+        return kube
 
     async def close(self) -> None:
         """Close all connections."""
@@ -138,8 +144,7 @@ class Kube:
         }
         parameters: list[tuple[str, str]] = list((query or {}).items())
         async with self._room_for(path):
-            if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
-                raise UnreachableError(method, path, 0, {"message": "not sent: this operator's lease has expired"})
+            self._check_lease(method, path)
             self.requests += 1
             try:
                 await self._client.update_params_for_auth(
@@ -154,6 +159,8 @@ class Kube:
                 )
                 data = await response.read()
             except self._no_answer as error:
+                if isinstance(error.__cause__, NotSentError):
+                    raise error.__cause__ from None
                 raise _unreachable(method, path, error) from error
         status = int(response.status)
         count_request(method, path, status)
@@ -162,6 +169,16 @@ class Kube:
         if text:
             return data.decode("utf-8", "replace")
         return json.loads(data) if data else {}
+
+    def _check_lease(self, method: str, path: str) -> None:
+        if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
+            raise NotSentError(method, path, 0, {"message": "not sent: this operator's lease has expired"})
+
+    async def _check_lease_again(
+        self, _session: object, _context: object, chunk: TraceRequestChunkSentParams
+    ) -> None:
+        # aiohttp calls this before it writes the body, and the headers with it. The body of a change is never empty.
+        self._check_lease(chunk.method, chunk.url.path)
 
     def _room_for(self, path: str) -> FairRoom:
         if path.endswith("/log"):

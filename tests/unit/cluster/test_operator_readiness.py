@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fake_api import FakeApi, FakeKube
+from fake_api_http import HttpApi
 
-from trialpod_operator.api.api_errors import UnreachableError
+from trialpod_operator.api.api_errors import NotSentError, UnreachableError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import operator
 from trialpod_operator.cluster.kube import Kube
@@ -104,3 +106,36 @@ def test_operator_without_valid_lease_sends_no_write() -> None:
         assert kube.requests == 0
 
     asyncio.run(test())
+
+
+def test_lease_lost_while_connecting_sends_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be stopped between the first look at its Lease and the moment in which it is connected."""
+    server = HttpApi()
+    location = "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # read from KUBECONFIG at import
+    monkeypatch.setattr(location, str(server.kubeconfig(tmp_path)))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    collection = paths.experiments("team")
+    server.create(collection, {"metadata": {"name": "digits"}, "spec": {"numSamples": 1}})
+
+    async def test() -> None:
+        kube = await Kube.connect()
+        try:
+            for kept_alive in (False, True):
+                answers = iter([True, False])
+                kube.lease_valid = lambda answers=answers: next(answers)  # type: ignore[misc]
+                with pytest.raises(NotSentError, match="lease has expired"):
+                    await kube.patch(collection, "digits", {"spec": {"numSamples": 2}})
+                kube.lease_valid = lambda: True
+                found = await kube.get(collection, "digits")
+                assert found is not None, kept_alive
+                assert found["spec"]["numSamples"] == 1, kept_alive
+            await kube.patch(collection, "digits", {"spec": {"numSamples": 3}})
+        finally:
+            await kube.close()
+
+    try:
+        asyncio.run(test())
+        item = server.call(lambda: server.api.get("tuneexperiments", "digits"))
+        assert item["spec"] == {"numSamples": 3}
+    finally:
+        server.close()
