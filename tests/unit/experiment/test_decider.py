@@ -10,9 +10,11 @@ import pytest
 from decider_support import World, drawn, request
 
 from trialpod import tune
+from trialpod.protocol.messages import AttemptEnd
 from trialpod.tune.schedulers import TrialScheduler
 from trialpod.tune.search import Searcher
 from trialpod.tune.stopper import Stopper
+from trialpod_operator.engine.events import AttemptEnded, SuggestionReady
 
 
 class Halving(tune.schedulers.FIFOScheduler):
@@ -119,3 +121,34 @@ class TestKills:
         expected = finished(kind, tmp_path / "without").table()
         world = finished(kind, tmp_path / "with", drawn(seed, 0.05))
         assert world.table() == expected
+
+
+class TestUndecided:
+    """An attempt's report is answered when it is decided about, whatever becomes of events around it."""
+
+    def test_withdrawn_suggestion_answers_no_earlier_report(self, tmp_path: Path) -> None:
+        async def run() -> None:
+            world = World(request(max_concurrent=1, **KINDS["searcher"]), tmp_path, report, 8)
+            world.start()
+            assert world.decider is not None
+            while not world.attempts:
+                await world.decider.step()
+            while await world.decider.step():
+                pass
+            decisions = world.experiment.decisions
+            assert decisions is not None
+            (trial_id, (attempt, _)) = next(iter(world.attempts.items()))
+            trial = world.experiment.engine.state.trials[trial_id]
+            end = AttemptEnd(cause="completed")
+            world.experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=end))
+            waiting = decisions.undecided()
+            assert waiting is not None
+            world.experiment.apply(SuggestionReady())
+            world.kill_decider()
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            assert not trial.ended
+            await world.run()
+            assert waiting.done()
+
+        asyncio.run(run())

@@ -115,8 +115,8 @@ class DecisionQueue:
         self._results: dict[tuple[str, int], int] = {}  # last number queued, by attempt
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._settling: list[asyncio.Future[None]] = []
-        self._submitted = 0  # events ever queued, and decided about
-        self._done = 0
+        self._submitted = 0  # events ever queued
+        self._undone: dict[int, AnyEvent] = {}  # by their numbers among these, those not decided about
         self._poll: asyncio.Future[DecisionAnswer] | None = None
         self._poll_timer: asyncio.TimerHandle | None = None
         self._pumping = False
@@ -218,8 +218,12 @@ class DecisionQueue:
         if not self._queue and not self._in_flight:
             self._waits_since = self._clock()
         self._queue.append(event)
-        self._submitted += 1
+        self._count(event)
         self._pump_soon()
+
+    def _count(self, event: AnyEvent) -> None:
+        self._submitted += 1
+        self._undone[self._submitted] = event
 
     def _withdraw_resume(self) -> None:
         for event in [each for each in self._queue if isinstance(each, ResumeRequested)]:
@@ -228,7 +232,7 @@ class DecisionQueue:
 
     def undecided(self) -> Awaitable[None] | None:
         """Return None when all that was submitted is decided, else what to await until that is so."""
-        if self._done == self._submitted:
+        if not self._undone:
             return None
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._submitted, waiting))
@@ -282,7 +286,7 @@ class DecisionQueue:
                 self._apply_undecided(event)
             else:
                 self._queue.append(event)
-                self._submitted += 1
+                self._count(event)
         while self._queue and not self._in_flight and self._passes(self._queue[0], first=True):
             event = self._queue.popleft()
             self._apply_undecided(event)
@@ -291,7 +295,8 @@ class DecisionQueue:
         self._pump_soon()
 
     def _finish(self, event: AnyEvent) -> None:
-        self._done += 1
+        # Not by counting: what is withdrawn, or put in front, leaves before what came earlier.
+        del self._undone[next(number for number, each in self._undone.items() if each is event)]
         key = _key(event)
         if key is not None and self._known.get(key) is event:
             del self._known[key]
@@ -301,7 +306,8 @@ class DecisionQueue:
                 del self._results[attempt]
 
     def _resolve(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._done:
+        oldest = next(iter(self._undone), self._submitted + 1)
+        while self._waiting and self._waiting[0][0] < oldest:
             _set(self._waiting.popleft()[1])
         while self._settling and not self._deferred:
             _set(self._settling.pop())
@@ -369,8 +375,8 @@ class DecisionQueue:
         self._records, self.problem = [], None
         self._note(request)
         if self._journaled.engine.state.settings is not None:
-            self._queue.appendleft(TimerFired())  # there may be room that was left free without a decider
-            self._submitted += 1
+            self._queue.appendleft(timer := TimerFired())  # there may be room that was left free without a decider
+            self._count(timer)
         self.changed()
         self._after()
         return self._poll_or_answer()
