@@ -70,6 +70,7 @@ from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.decider import keeper
 from trialpod_operator.cluster.experiment_controller import RETRY_S
 from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS
+from trialpod_operator.cluster.operator import HAND_OVER_TIMEOUT_S
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.pods import attention
 from trialpod_operator.cluster.shards.membership import Membership
@@ -227,13 +228,14 @@ class SimOperator:
         if self._closed:
             return
         self._closed = True
+        await self.membership.hand_over(HAND_OVER_TIMEOUT_S)
+        if self._main is not asyncio.current_task():
+            self._main.cancel()
+        await self.membership.leave()
         self.serving = False
         if self.watch is not None:
             self.watch.close()
-        if self._main is not asyncio.current_task():
-            self._main.cancel()
         await self.controller.close()
-        await self.membership.leave()
         self.world.kernel.log("closed", self.process.name)
         for _ in range(120):  # what its threads have begun ends by itself
             await asyncio.sleep(1.0)

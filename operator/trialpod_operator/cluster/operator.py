@@ -2,8 +2,8 @@
 
 Order of a start: the API server, the probes, the certificates, the Lease, then the report service and the watches.
 One that is alone waits until nobody else has the Lease; several have one each, and share the experiments (`shards`).
-Order of an end: the report service stops answering, what is under way is committed or dropped (nobody has seen it),
-the Lease is released. Trials retry.
+Order of an end: each experiment is committed and closed, and its shard released for others; the Leases are released;
+then kopf, the report service and the rest stop, which nobody waits for. Until then trials are told who serves them.
 
 kopf logs in, discovers, lists and watches, with its settings and its retries. Its last-handled state and its events
 for log records are switched off (`_settings`). Lease, work queue, cache and probes are the operator's own; each says
@@ -22,7 +22,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import kopf
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trialpod-operator"
 CERTIFICATES_INTERVAL_S = 3600.0
+HAND_OVER_TIMEOUT_S = 5.0
+"""Maximum time that an operator which ends waits until all experiments are committed and closed."""
 LOOP_LATE_S = 30.0
 """A loop that is later than this with its own heartbeat is not alive."""
 
@@ -106,8 +108,10 @@ class OperatorProcess:
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._unwatch = asyncio.Event()
         self._signalled = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: asyncio.Task[None] | None = None  # the Lease
         self._closed = False
 
     async def run(self) -> int:
@@ -119,9 +123,8 @@ class OperatorProcess:
             joining.cancel()
             self._stopping.set()
 
-        # kopf handles signals only while it runs, and process 1 of a container gets none that it does not handle.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, end)
+        # Process 1 of a container gets no signal that it does not handle.
+        self._handle_signals(end)
         try:
             await joining
         except asyncio.CancelledError:
@@ -130,8 +133,15 @@ class OperatorProcess:
             logger.info("stopped while waiting for the Lease")
             return 0
         await self._begin_to_work()
+        watches = asyncio.ensure_future(self._watch(end))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((watches, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        # Before kopf stops, which takes seconds, and while its watches still show what ends.
+        await self._hand_over()
+        self._unwatch.set()
         try:
-            await self._watch()
+            await watches
         except Exception as error:
             if not self._stopping.is_set():
                 raise
@@ -140,7 +150,7 @@ class OperatorProcess:
         return 1 if self._stopping.is_set() and not self._signalled else 0
 
     async def close(self) -> None:
-        """Stop serving, commit or drop what is under way, release the Lease."""
+        """Stop serving; commit or drop what is under way and release the Lease, unless `run` has."""
         if self._closed:
             return
         self._closed = True
@@ -164,7 +174,8 @@ class OperatorProcess:
     async def _begin_to_work(self) -> None:
         logger.info("this operator is at work: %s", self._options.identity)
         self._kube.lease_valid = self._membership.lease_valid
-        self._in_background(self._membership.keep()).add_done_callback(lambda _: self._stopping.set())
+        self._keeping = self._in_background(self._membership.keep())
+        self._keeping.add_done_callback(lambda _: self._stopping.set())
         # The operator before may have renewed the certificates meanwhile.
         await self._authority.begin()
         # Reports come only after the server listens, and this pod is ready.
@@ -173,16 +184,31 @@ class OperatorProcess:
         self._in_background(self._renew_certificates())
         self._in_background(self._trim())
 
-    async def _watch(self) -> None:
-        await kopf.operator(
+    async def _hand_over(self) -> None:
+        await self._membership.hand_over(HAND_OVER_TIMEOUT_S)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait((self._keeping,))  # a tick that is under way would make the Lease again
+        await self._membership.leave()
+
+    async def _watch(self, end: Callable[[], None]) -> None:
+        others = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
             registry=_registry(self._controller),
             settings=_settings(),
             standalone=True,
             clusterwide=not self._options.namespaces,
             namespaces=self._options.namespaces,
-            stop_flag=self._stopping,
+            stop_flag=self._unwatch,
             ready_flag=self._watching,
         )
+        self._handle_signals(end)  # kopf has just put its own in this place, which would stop the watches at once
+        await kopf.run_tasks(tasks, ignored=others)
+
+    @staticmethod
+    def _handle_signals(end: Callable[[], None]) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, end)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -6,7 +6,8 @@ what it sees of the others.
 
 A shard moves in two steps. First its owner stays in the map, with an heir: the owner stops serving, commits what is
 under way and says in its own record that it no longer holds the shard. Then the heir owns it. An owner that is gone,
-or does not answer in time, is not waited for: experiments' journals refuse the one that comes late.
+or does not answer in time, is not waited for: experiments' journals refuse the one that comes late. One that is
+leaving releases everything by itself, and each shard gets its new owner in one step.
 
 Invariants: the epoch of a shard grows whenever it gets an owner again. A record counts as an answer only when it was
 written by one who has read the map in which the move began (`Member.seen`, `Shard.changed`). Shards move only when
@@ -95,10 +96,12 @@ class Member:
     Attributes:
         seen: version of the map that it read last; -1 = none.
         held: epoch of each shard that it serves, or has not released yet.
+        leaving: it releases all shards and wants none.
     """
 
     seen: int = -1
     held: Mapping[int, int] = field(default_factory=dict)
+    leaving: bool = False
 
     def has_released(self, number: int, shard: Shard) -> bool:
         """Return whether it has read that the shard moves, and no longer holds it."""
@@ -147,6 +150,9 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
     """
     version = current.version + 1
     shards = list(current.shards)
+    staying = {name for name, member in members.items() if not member.leaving}
+    if not staying:
+        return current  # who comes next gives itself what is left
 
     def own(number: int, owner: str) -> None:
         shards[number] = Shard(owner=owner, epoch=shards[number].epoch + 1, changed=version)
@@ -156,16 +162,19 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
         owner = members.get(shard.owner)
         if not shard.heir:
             continue
-        if shard.heir not in members:
+        if shard.heir not in staying:
             if owner is not None:
                 own(number, shard.owner)
         elif owner is None or number in overdue or owner.has_released(number, shard):
             own(number, shard.heir)
     # What nobody serves goes to the one with the least.
-    load = Counter(dict.fromkeys(sorted(members), 0))
-    load.update(shard.destination for shard in shards if shard.destination in members)
+    load = Counter(dict.fromkeys(sorted(staying), 0))
+    load.update(shard.destination for shard in shards if shard.destination in staying)
     for number, shard in enumerate(shards):
-        if shard.destination not in members:
+        owner = members.get(shard.owner)
+        if owner is not None and owner.leaving and number in owner.held:
+            continue  # until it has released it
+        if shard.destination not in staying:
             least = min(load, key=lambda name: (load[name], name))
             own(number, least)
             load[least] += 1
@@ -173,7 +182,7 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
     for number in reversed(range(SHARDS)):
         shard = shards[number]
         least = min(load, key=lambda name: (load[name], name))
-        if not shard.heir and load[shard.owner] - load[least] > 1:
+        if not shard.heir and shard.owner in staying and load[shard.owner] - load[least] > 1:
             shards[number] = Shard(owner=shard.owner, epoch=shard.epoch, heir=least, changed=version)
             load[shard.owner] -= 1
             load[least] += 1

@@ -64,6 +64,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
     address: str = ""
     seen: int = -1
     held: dict[int, int] = {}
+    leaving: bool = False
 
 
 class Membership:
@@ -194,6 +195,17 @@ class Membership:
                     self._monotonic() - self._renewed_at,
                 )
 
+    async def hand_over(self, timeout_s: float) -> None:
+        """Release all shards, and let others serve each as soon as its experiments are closed.
+
+        Returns when all are, at the latest after `timeout_s`. `keep` has to run meanwhile.
+        """
+        self.ownership.leaving = True
+        self._start_release(self.ownership.drop_all())
+        self._wake.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+
     async def leave(self) -> None:
         """Let others take over at once; to be called when all experiments are closed."""
         for task in self._tasks:
@@ -261,7 +273,7 @@ class Membership:
         """Renew this replica's own Lease; return False when it has to close everything first."""
         began = self._monotonic()
         member = self.ownership.member()
-        record = _Record(self._address, member.seen, dict(member.held))
+        record = _Record(self._address, member.seen, dict(member.held), member.leaving)
         if self._own is None and self.ownership.held:
             return False
         if self._own is not None and record == self._written and began - self._renewed_at < RENEW_EVERY_S:
@@ -306,14 +318,15 @@ class Membership:
             return
         logger.info("releasing shards %s", ", ".join(map(str, sorted(lost))))
 
-        async def release() -> None:
-            await self._release(lost)
-            self.ownership.released(lost)
+        async def release(number: int) -> None:
+            await self._release(frozenset({number}))
+            self.ownership.released({number})
             self._wake.set()  # the heir waits for the record that says so
 
-        task = asyncio.ensure_future(release())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for number in sorted(lost):
+            task = asyncio.ensure_future(release(number))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     # -- the coordinator --
 
@@ -327,7 +340,7 @@ class Membership:
                 continue
             if _holder(item):
                 record = _record(item)
-                members[_holder(item)] = Member(record.seen, record.held)
+                members[_holder(item)] = Member(record.seen, record.held, record.leaving)
         members[self._identity] = self.ownership.member()
         current = _map_of(found)
         shard_map = advance(current, members, self._overdue(current))

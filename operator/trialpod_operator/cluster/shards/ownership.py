@@ -3,7 +3,7 @@
 Owned by the event loop; changed by `Membership` alone, read by the controller and by the report service.
 
 Invariants: a shard that has to be released is not served from that moment on, and stays in `held` until the last of
-its experiments is closed. It is taken again only after that.
+its experiments is closed. It is taken again only after that, and by one that is leaving never.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Ownership:
         self.seen = -1
         self.several = False
         """Whether others may serve what this replica does not know of."""
+        self.leaving = False
+        """Whether this replica takes no shard any more."""
         self._releasing: set[int] = set()
         self._elsewhere: dict[int, str] = {}
 
@@ -53,7 +55,7 @@ class Ownership:
 
     def member(self) -> Member:
         """Return what this replica says of itself."""
-        return Member(self.seen, dict(self.held))
+        return Member(self.seen, dict(self.held), self.leaving)
 
     def take(self, shard_map: ShardMap, addresses: Mapping[str, str]) -> tuple[frozenset[int], frozenset[int]]:
         """Follow the map; return the shards that are gained, and those that are to be released.
@@ -72,7 +74,7 @@ class Ownership:
             if number in self._releasing:
                 continue
             epoch = self.held.get(number)
-            if mine and epoch is None:
+            if mine and epoch is None and not self.leaving:
                 self.held[number] = shard.epoch
                 gained.add(number)
             elif epoch is not None and (not mine or epoch != shard.epoch):

@@ -105,6 +105,22 @@ class TestAdvance:
         back = advance(moving, {"a": holding(alone, "a"), "c": Member()})
         assert {shard.owner for shard in back.shards} == {"a"}
 
+    def test_leaver_gives_each_shard_in_one_step_once_it_is_closed(self) -> None:
+        two = followed(ShardMap(), "a", "b")
+        held = {n: shard.epoch for n, shard in enumerate(two.shards) if shard.owner == "a"}
+        some = dict(list(held.items())[:3])
+        moved = advance(two, {"a": Member(two.version, some, leaving=True), "b": holding(two, "b")})
+        assert shares(moved) == {"a": 3, "b": SHARDS - 3}
+        assert not any(shard.heir for shard in moved.shards)
+        assert {n for n, shard in enumerate(moved.shards) if shard.owner == "a"} == set(some)
+
+    def test_leaver_gets_nothing_back(self) -> None:
+        alone = followed(ShardMap(), "a")
+        moving = advance(alone, {"a": holding(alone, "a"), "b": Member()})
+        given = advance(moving, {"a": Member(moving.version, {}), "b": Member(leaving=True), "c": Member()})
+        assert "b" not in shares(given)
+        assert advance(alone, {"a": Member(alone.version, {}, leaving=True)}) is alone
+
     def test_more_replicas_than_shards(self) -> None:
         names = [f"r{n:02}" for n in range(SHARDS + 3)]
         shard_map = followed(ShardMap(), *names)
@@ -173,6 +189,11 @@ class Handovers(RuleBasedStateMachine):
         del self.known[replica.name]
 
     @rule(replica=replicas)
+    def leaves(self, replica: Replica) -> None:
+        replica.ownership.leaving = True
+        replica.lost |= replica.ownership.drop_all()
+
+    @rule(replica=replicas)
     def reads(self, replica: Replica) -> None:
         _, lost = replica.ownership.take(self.map, {})
         replica.lost |= lost
@@ -202,9 +223,12 @@ class Handovers(RuleBasedStateMachine):
                 self.releases(replica)
                 self.writes(replica)
             self.coordinate()
+        stays = {name for name, each in self.known.items() if not each.ownership.leaving}
+        if not stays:
+            return
         counts = shares(self.map)
-        assert set(counts) <= set(self.known)
-        assert max(counts.values()) - min([*counts.values(), *([0] if len(counts) < len(self.known) else [])]) <= 1
+        assert set(counts) <= stays
+        assert max(counts.values()) - min([*counts.values(), *([0] if len(counts) < len(stays) else [])]) <= 1
         for number, shard in enumerate(self.map.shards):
             assert not shard.heir
             assert self.known[shard.owner].ownership.serves_shard(number)

@@ -34,6 +34,7 @@ class Replica:
         self.kube = FakeKube(api)
         self.closes = asyncio.Event()
         self.closes.set()
+        self.stuck: frozenset[int] = frozenset()  # shards that are not closed before `closes`
         self.gained: list[frozenset[int]] = []
         self.outages: list[float] = []
         self.stopped_s = 0.0  # how far its clock is ahead of what it has lived through
@@ -53,8 +54,9 @@ class Replica:
         )
         self.task: asyncio.Future[None] | None = None
 
-    async def _release(self, _shards: frozenset[int]) -> None:
-        await self.closes.wait()
+    async def _release(self, shards: frozenset[int]) -> None:
+        if not self.closes.is_set() and (not self.stuck or self.stuck & shards):
+            await self.closes.wait()
 
     @property
     def serving(self) -> frozenset[int]:
@@ -72,6 +74,7 @@ class Replica:
         self.task.cancel()
 
     async def end(self) -> None:
+        await self.membership.hand_over(5.0)
         self.kill()
         await self.membership.leave()
 
@@ -226,6 +229,42 @@ class TestSeveral:
             await leaver.end()
             await until(lambda: len(stays.serving) == SHARDS)
             assert now() - began < 3.0
+
+        run(test)
+
+    @pytest.mark.parametrize("coordinator", [True, False])
+    def test_one_that_leaves_hands_over_shard_by_shard(self, coordinator: bool) -> None:
+        """One experiment that cannot be closed in time does not keep the others waiting."""
+
+        async def test(api: FakeApi) -> None:
+            replicas = pair(api, "one", "two", "three")
+            await until(lambda: all_served(*replicas))
+            holder = lease(api)["spec"]["holderIdentity"]
+            leaver = next(each for each in replicas if (each.identity == holder) == coordinator)
+            others = [each for each in replicas if each is not leaver]
+            stuck = min(leaver.serving)
+            leaver.closes.clear()
+            leaver.stuck = frozenset({stuck})
+            began = now()
+            leaving = asyncio.ensure_future(leaver.end())
+            await until(lambda: sum(len(each.serving) for each in others) == SHARDS - 1)
+            assert now() - began < 2.5
+            assert not leaver.serving
+            assert leaver.membership.lease_valid(), "what closes may still write"
+            await leaving
+            assert now() - began == pytest.approx(5.0, abs=0.5)
+            await until(lambda: sum(len(each.serving) for each in others) == SHARDS)
+            assert now() - began < 8.0
+
+        run(test)
+
+    def test_all_leave_and_one_comes_back(self) -> None:
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+            await asyncio.gather(one.end(), two.end())
+            (three,) = pair(api, "three")
+            await until(lambda: len(three.serving) == SHARDS)
 
         run(test)
 
