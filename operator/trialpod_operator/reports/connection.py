@@ -73,7 +73,7 @@ class Limits:
     write_s: float = 30.0  # without the client reading its answer
     linger_s: float = 2.0  # for the client to read a refusal while what it still sends is thrown away
     working_s: float = (
-        5.0  # between two signs that a request is being worked on; clients wait for three times as long
+        2.5  # between two signs that a request is being worked on; clients wait for three times as long
     )
 
 
