@@ -3,7 +3,8 @@
 Order of a start: the API server, the probes, the certificates, the Lease, then the report service and the watches.
 One that is alone waits until nobody else has the Lease; several have one each, and share the experiments (`shards`).
 Order of an end: each experiment is committed and closed, and its shard released for others; the Leases are released;
-then kopf, the report service and the rest stop, which nobody waits for. Until then trials are told who serves them.
+then kopf, the report service and the rest stop, which nobody waits for. Until then trials are sent to those who serve
+them.
 
 kopf logs in, discovers, lists and watches, with its settings and its retries. Its last-handled state and its events
 for log records are switched off (`_settings`). Lease, work queue, cache and probes are the operator's own; each says
