@@ -243,8 +243,8 @@ def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace
     if before is not None and not changed:
         lines[0] += f": {state_of(item)}"
         if finished(item):
-            another = f"--name {name[: names.MAX_EXPERIMENT_NAME - 2]}-2"
-            lines.append(f"  to run it again: trialpod submit {shlex.quote(file)} {another} {place}")
+            another = target.another_name(name)
+            lines.append(f"  to run it again: trialpod submit {shlex.quote(file)} --name {another} {place}")
     return "\n".join([
         *lines,
         f"  to watch:    trialpod status {name} {place} --watch",

@@ -82,6 +82,11 @@ def cluster_flags(options: argparse.Namespace, namespace: str) -> str:
     return shlex.join(found)
 
 
+def another_name(name: str) -> str:
+    """Return a name for another experiment like one that is there."""
+    return f"{name[: names.MAX_EXPERIMENT_NAME - 2]}-2"
+
+
 def is_in_cluster(options: argparse.Namespace) -> bool:
     """Return whether the options say that it is a name in a cluster."""
     return any((options.namespace, options.context, options.kubeconfig))

@@ -167,7 +167,8 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
             )
         steps.append(
             f"when the cause is corrected: trialpod retry {name} {place} retries them. {changeable} can be "
-            f"changed for that (kubectl {where} edit te {name}); another {fixed} needs a new metadata.name"
+            f"changed for that (kubectl {where} edit te {name}); another {fixed} needs another "
+            f"name: trialpod submit FILE --name {target.another_name(name)} {place}"
         )
     ready = found["conditions"].get("Ready", {})
     if not steps and ready.get("status") == "False":

@@ -210,4 +210,4 @@ def test_why_says_what_can_be_corrected(fixed: bool | None) -> None:
     (step,) = (each for each in next_steps(found) if "trialpod retry" in each)
     assert ("spec.template and spec.trainable can be changed" in step) == (fixed is False)
     assert ("another trainable" in step) == (fixed is not False)
-    assert "needs a new metadata.name" in step
+    assert "needs another name: trialpod submit FILE --name climb-2 -n team" in step
