@@ -227,6 +227,22 @@ def test_immutable_fields_are_fixed_after_the_start(api: Api, started: str, fiel
     assert f"spec.{field} cannot change once {since}" in api.patch(started, {field: OTHERS[field]})
 
 
+def test_only_the_number_of_workers_is_fixed(api: Api) -> None:
+    done(
+        "apply",
+        "-n",
+        NAMESPACE,
+        "-f",
+        "-",
+        given=changed({"metadata.name": "group", "spec.workers": {"replicas": 2}}),
+    )
+    begin("group")
+    more = {"replicas": 2, "resources": {"memory": "2Gi"}, "startTimeout": "1h"}
+    assert api.patch("group", {"workers": more}) == ""
+    for other in ({"replicas": 3}, None):
+        assert "spec.workers cannot change once the experiment has started" in api.patch("group", {"workers": other})
+
+
 @pytest.mark.parametrize("fixed", [False, True])
 def test_the_trainable_can_change_until_a_trial_has_reported(api: Api, fixed: bool) -> None:
     name = f"correctable-{fixed}".lower()

@@ -86,8 +86,17 @@ def _fixed_once_started() -> list[Rule]:
     rules = [
         Rule(f"{not_started} || ({_unchanged(f'spec.{name}')})", f"spec.{name} {advice}", f".spec.{name}")
         for name in spec_fields()
-        if name not in changeable("any time") | changeable("before results")
+        if name not in changeable("any time") | changeable("before results") | {"workers"}
     ]
+    workers = "self.spec.workers.replicas == oldSelf.spec.workers.replicas"
+    rules.append(
+        Rule(
+            f"{not_started} || (has(self.spec.workers) == has(oldSelf.spec.workers) && (!has(self.spec.workers) || "
+            f"{workers}))",
+            f"spec.workers {advice}; resources and startTimeout of the workers may change",
+            ".spec.workers",
+        )
+    )
     # Nothing is known of what an older operator has started: it did not say whether anything was reported.
     nothing_reported = "(has(oldSelf.status.trainableFixed) && !oldSelf.status.trainableFixed)"
     rules += [

@@ -47,6 +47,14 @@ def model_of(struct: inspect.StructType) -> type[Model]:
     return struct.cls
 
 
+def fixed_part(field: str, value: Any) -> Any:
+    """Return what of a field that cannot change once an experiment has started is really fixed.
+
+    Of `workers` only how many there are: what each of their pods gets may change, as for the other pods.
+    """
+    return {"replicas": value.get("replicas")} if field == "workers" and isinstance(value, dict) else value
+
+
 @functools.cache
 def changeable(when: Change) -> frozenset[str]:
     """Return the fields of a TuneExperiment's spec that may change at that time, once it has started."""

@@ -505,7 +505,8 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
         dict[ResourceName, Quantity],
         Meta(
             max_length=32,
-            description="Requests and limits of each worker's container. Default: spec.resources.",
+            description="Requests and limits of each worker's container. They can change at any time. "
+            "Default: spec.resources.",
             extra={"keys": "resources"},
         ),
     ] = {}
@@ -514,7 +515,7 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
             Duration,
             Meta(
                 description="How long pods of a trial may wait for its other ones to run, before all of them are "
-                "deleted and retried later. Default: 10m."
+                "deleted and retried later. It can change at any time. Default: 10m."
             ),
         ]
         | None

@@ -100,7 +100,7 @@ class Reason(StrEnum):
     )  # fmt: skip
     SCOPED_CREDENTIALS_IMPOSSIBLE = (
         "ScopedCredentialsImpossible", "condition", "the token service cannot give keys like these",
-        "check scopedCredentials: role, duration, endpoint",
+        "as the message says: another URI, or no scopedCredentials",
     )  # fmt: skip
     SCOPED_CREDENTIALS_NEED_SECRET = (
         "ScopedCredentialsNeedSecret", "condition", "there are no keys from which short-lived ones can be made",
@@ -154,7 +154,7 @@ class Reason(StrEnum):
     WAITS_FOR_GROUP = "WaitsForGroup", "waiting", "the other pods of the trial do not run yet"
     GROUP_INCOMPLETE = (
         "GroupIncomplete", "waiting ending", "the pods of the trial did not come to run together in time",
-        "make room for all of them: spec.workers.replicas, or Kueue",
+        "make room for all of them: smaller resources, spec.maxConcurrentTrials, or Kueue",
     )  # fmt: skip
     QUOTA_EXCEEDED = (
         "QuotaExceeded", "waiting", "the namespace's ResourceQuota is used up",

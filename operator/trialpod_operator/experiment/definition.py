@@ -19,7 +19,7 @@ from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.search import SearchGenerator
 from trialpod.tune.search.sample import Categorical, Domain, Function
-from trialpod_operator.api.inspection import changeable
+from trialpod_operator.api.inspection import changeable, fixed_part
 from trialpod_operator.api.search_space import varies
 
 MAX_TEXT = 200
@@ -106,7 +106,8 @@ def _of_specs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Differe
     found: list[Difference] = []
     for key in [*now, *(key for key in before if key not in now)]:
         if key not in changeable("any time") | {"stop", "checkpoint"}:
-            _compare(f"spec.{key}", before.get(key, _MISSING), now.get(key, _MISSING), found)
+            old, new = (fixed_part(key, each.get(key, _MISSING)) for each in (before, now))
+            _compare(f"spec.{key}", old, new, found)
     return [each for each in found if each.field != "spec.trainable.source"]  # code may change
 
 

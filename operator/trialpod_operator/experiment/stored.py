@@ -17,7 +17,7 @@ from trialpod.errors import InvalidInputError, format_mismatch
 from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyMissingError, Storage, storage_error
 from trialpod.storage.file_tree import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
-from trialpod_operator.api.inspection import changeable
+from trialpod_operator.api.inspection import changeable, fixed_part
 from trialpod_operator.api.trial_resource.kinds import group_of
 
 FORMAT_VERSION = 1
@@ -138,7 +138,11 @@ def _encoded(document: dict[str, Any]) -> bytes:
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return the paths of what differs between two specs and must not, once trials exist."""
     keys = [*new, *(key for key in old if key not in new)]
-    changed = [f"spec.{key}" for key in keys if key not in changeable("any time") and old.get(key) != new.get(key)]
+    changed = [
+        f"spec.{key}"
+        for key in keys
+        if key not in changeable("any time") and fixed_part(key, old.get(key)) != fixed_part(key, new.get(key))
+    ]
     return changed + kind_changes(old, new)
 
 

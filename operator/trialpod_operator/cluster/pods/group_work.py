@@ -314,7 +314,10 @@ class GroupWork:
 
 
 def _incomplete(message: str, since: float | None) -> PendingReason:
-    remedy = "make room for all of them at once, lower spec.workers.replicas, or queue them with Kueue"
+    remedy = (
+        "make room for all of them at once (lower spec.resources, spec.workers.resources or "
+        "spec.maxConcurrentTrials), or queue them with Kueue"
+    )
     return PendingReason(reason=Reason.GROUP_INCOMPLETE, message=message, remedy=remedy, since=since)
 
 

@@ -42,6 +42,7 @@ from typing import Any, Literal, Protocol
 
 from trialpod.protocol.messages import AttemptEnd, EndCause
 from trialpod_operator.api.reasons import Reason
+from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods.reading import (
     Pod,
     condition,
@@ -88,8 +89,9 @@ _OUR_COMMAND = "trialpod.runner.pod"
 _LOST = Reason.CONTAINER_STATUS_UNKNOWN
 _NOT_KNOWN = 255
 """What container runtimes say of a container that they lost, with its shim for example. Our command says it never."""
+_MEMORY_FIELD = "spec.resources.memory"
 _SIGNAL_HINTS = {
-    signal.SIGKILL: "most often for memory, of a process that the container started: raise spec.resources.memory",
+    signal.SIGKILL: f"most often for memory, of a process that the container started: raise {_MEMORY_FIELD}",
     signal.SIGSEGV: "an invalid memory access in native code",
     signal.SIGBUS: "often a full /dev/shm: mount an emptyDir with medium Memory there, in spec.template",
     signal.SIGABRT: "native code gave up; its last words are in the log",
@@ -418,9 +420,11 @@ def _starting(reason: str) -> bool:
 
 def _out_of_memory(pod: Pod) -> str:
     limits = (trial_container(pod).get("resources") or {}).get("limits") or {}
+    is_worker = ((pod.get("metadata") or {}).get("labels") or {}).get(names.RANK_LABEL, "0") != "0"
+    field = "memory in spec.workers.resources (in spec.resources, without these)" if is_worker else _MEMORY_FIELD
     if "memory" in limits:
-        return f"the trial ran out of memory at its limit of {limits['memory']}; raise spec.resources.memory"
-    return "the trial ran out of memory on its node, and it has no limit; set spec.resources.memory to what it needs"
+        return f"the trial ran out of memory at its limit of {limits['memory']}; raise {field}"
+    return f"the trial ran out of memory on its node, and it has no limit; set {field} to what it needs"
 
 
 def _no_command(words: str) -> str:

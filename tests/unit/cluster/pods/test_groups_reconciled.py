@@ -287,6 +287,42 @@ def test_what_a_worker_died_of_is_told(play: Play) -> None:
     play(scenario)
 
 
+class TestRemedies:
+    def test_failed_worker_is_retried_with_more_memory(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps = 20
+            await world.apply(numSamples=1, workers={"replicas": 2, "resources": {"memory": "1Gi"}})
+            await world.until_running()
+            await asyncio.sleep(4.0)
+            world.pods.kill(pods_of(world, 2)[0])
+            await world.until_over()
+            assert "raise memory in spec.workers.resources" in world.trials()[0]["status"]["message"]
+            await world.change(workers={"resources": {"memory": "2Gi"}})
+            notes = {"metadata": {"annotations": {"trialpod.dev/retry": "1"}}}
+            await world.client.patch(paths.experiments("team"), "digits", notes)
+            await until(lambda: len(pods_of(world, 1)) == len(pods_of(world, 2)) == 1, 60.0)
+            for rank in (1, 2):
+                (container,) = pods_of(world, rank)[0]["spec"]["containers"]
+                assert container["resources"]["limits"]["memory"] == "2Gi"
+            await until(lambda: world.states() == ["TERMINATED"], 600.0)
+            world.check_results()
+
+        play(scenario)
+
+    def test_group_that_finds_room_begins(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.held.add("-1-w1")
+            await world.apply(numSamples=1, workers={"replicas": 1, "startTimeout": "20s"})
+            await until(lambda: (world.status.get("waiting") or {}).get("reason") == "GroupIncomplete", 120.0)
+            assert "lower spec.resources, spec.workers.resources" in world.status["waiting"]["message"]
+            world.pods.held.clear()
+            await world.change(workers={"startTimeout": "1h"})
+            status = await world.until_over(600.0)
+            assert (status["failures"], world.states()) == (0, ["TERMINATED"])
+
+        play(scenario)
+
+
 def test_restarted_operator_finds_vanished_workers(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, 1.0

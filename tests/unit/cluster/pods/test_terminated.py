@@ -160,6 +160,13 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "limit of 2Gi; raise spec.resources.memory",
     ),
     (
+        "a worker out of memory",
+        live_pod(phase="Failed", state=terminated(137, "OOMKilled"), metadata={"labels": {"trialpod.dev/rank": "1"}}),
+        "failure",
+        "OOMKilled",
+        "limit of 2Gi; raise memory in spec.workers.resources (in spec.resources, without these)",
+    ),
+    (
         "deleted by somebody",
         live_pod(phase="Failed", state=terminated(143), metadata=dict(_DELETED)),
         "disruption",
