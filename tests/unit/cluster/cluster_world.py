@@ -102,6 +102,7 @@ class Operator:
             default_image="trialpod/trial:1",
             identity=name,
             trial_kinds={"batch/v1/Job": "jobs", "example.com/v1/Machine": "machines"},
+            **world.options,
         )
         self.controller = Controller(self.kube, options, world.loop.now, lambda: "-- the authority --", ownership)
         self.service = ReportService(self.controller)
@@ -158,6 +159,7 @@ class World:
         self.storage = MemoryStorage()
         self.folder = Path(values)
         self.operators: list[Operator] = []
+        self.options: dict[str, Any] = {}  # more options of operators that begin from now on
         self.client = FakeKube(self.api, self.random)  # the user's
 
         def open_storage(uri: str, _options: Any = None) -> MemoryStorage:

@@ -83,6 +83,30 @@ def waits_for_its_image(each: Object) -> None:
     }
 
 
+def waits_for_a_device(each: Object) -> None:
+    """The container runtime has a reason of its own, which is no word that a condition may have."""
+    waits_for_its_image(each)
+    waiting = {"reason": "device:not-ready", "message": "the plug-in of the devices starts"}
+    each["status"]["containerStatuses"][0]["state"]["waiting"] = waiting
+
+
+def test_waiting_container_is_reported_until_it_runs(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.starts = False
+        await world.apply(numSamples=1)
+        await until(lambda: len(world.api.all("pods")) == 1, what="a pod is there")
+        world.api.edit(world.api.all("pods")[0], waits_for_a_device)
+        await until(lambda: world.condition("Ready").get("reason") == "ContainerWaiting", what="it is reported")
+        message = world.condition("Ready")["message"]
+        assert "container trial waits: device:not-ready: the plug-in of the devices starts" in message
+        assert "see `kubectl describe pod`" in message
+        world.pods.behaviour.starts = True
+        await world.until_over()
+        assert world.condition("Succeeded")["status"] == "True"
+
+    play(scenario)
+
+
 class TestImageCorrected:
     def test_pods_of_the_wrong_image_are_replaced_at_once(self, play: Play) -> None:
         async def scenario(world: World) -> None:
