@@ -241,6 +241,10 @@ class TestProblems:
     def test_code_that_raises_ends_the_experiment_with_its_words(self, tmp_path: Path) -> None:
         message = problem_of(Wrong(), tmp_path)
         assert "Wrong.on_trial_result raised ValueError: this scheduler is wrong" in message
+        first, *frames = message.splitlines()
+        assert first.endswith("in on_trial_result)")
+        assert 'raise ValueError("this scheduler is wrong")' in frames[-1]
+        assert len(frames) == 2, "only the user's own"
         assert "raise ValueError" in (tmp_path / "decider.log").read_text()
 
     def test_missing_module_is_named_before_the_first_trial(self, tmp_path: Path) -> None:

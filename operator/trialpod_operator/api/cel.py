@@ -152,6 +152,13 @@ _TRAINABLE += [
     for name in ("env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod", "runtime")
 ]
 
+_DECIDER = [
+    Rule(
+        "has(self.pickle) != (has(self.searchAlgorithm) || has(self.scheduler) || has(self.stoppers))",
+        "give either pickle, or some of searchAlgorithm, scheduler and stoppers",
+    ),
+]
+
 _SPEC = [
     Rule(
         "!has(self.metric) || has(self.mode)",
@@ -175,6 +182,14 @@ _SPEC += [
         f"!has(self.algorithm) || !has(self.{name})",
         f"algorithm and {name} are both given, and algorithm: auto stands for scheduler and searchAlgorithm; "
         f"remove {name}, or algorithm",
+        f".{name}",
+    )
+    for name in ("scheduler", "searchAlgorithm")
+]
+_SPEC += [
+    Rule(
+        f"!has(self.decider) || !has(self.{name}) || !(has(self.decider.pickle) || has(self.decider.{name}))",
+        f"{name} is given beside code of spec.decider that decides in its place; remove one of them",
         f".{name}",
     )
     for name in ("scheduler", "searchAlgorithm")

@@ -453,19 +453,51 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     ] = "Retain"
 
 
-class DeciderSpec(Model, frozen=True, kw_only=True):
-    """A pod that runs the deciding code of a script: its own search algorithm, scheduler, stoppers, functions."""
+class OwnComponent(Model, frozen=True, kw_only=True):
+    """An algorithm of the user's own, with its parameters."""
 
-    pickle: Annotated[
-        Pickle, Meta(description="The code, as a script's submission has put it into the storage. Only it opens it.")
-    ]
+    entrypoint: Annotated[Entrypoint, Meta(description='A class in the image, as "module:name".')]
+    parameters: Annotated[Parameters, Meta(description="Its arguments.")] = {}
+
+
+class DeciderSpec(Model, frozen=True, kw_only=True):
+    """A pod that runs deciding code of the user's: either pickle, or search algorithm, scheduler and stoppers."""
+
+    pickle: (
+        Annotated[
+            Pickle,
+            Meta(description="Code of a script, as its submission has put it into the storage. Only it opens it."),
+        ]
+        | None
+    ) = None
+    search_algorithm: (
+        Annotated[OwnComponent, Meta(description="A Searcher, in place of spec.searchAlgorithm.")] | None
+    ) = None
+    scheduler: Annotated[OwnComponent, Meta(description="A TrialScheduler, in place of spec.scheduler.")] | None = (
+        None
+    )
+    stoppers: Annotated[
+        list[OwnComponent],
+        Meta(max_length=64, description="Stopper classes, or functions (trial_id, result) that say whether to stop."),
+    ] = []
+    image: (
+        Annotated[
+            Text,
+            Meta(
+                description="Image of its container, where the trials' has no Python or not what the code imports. "
+                "Default: the trials'.",
+                extra={"cluster": True},
+            ),
+        ]
+        | None
+    ) = None
     code: Annotated[list[Text], Meta(max_length=64, description="What it decides by, in words: for people.")] = []
     resources: Annotated[
         dict[ResourceName, Quantity],
         Meta(
             max_length=32,
             description="Requests and limits of its container. Default: cpu 250m, memory 1Gi.",
-            extra={"keys": "resources"},
+            extra={"keys": "resources", "cluster": True},
         ),
     ] = {}
     decision_timeout: (
@@ -482,6 +514,11 @@ class DeciderSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+
+    @property
+    def named(self) -> bool:
+        """Whether classes are named, and nothing is pickled."""
+        return self.pickle is None
 
     @property
     def decision_timeout_seconds(self) -> float:
@@ -798,10 +835,9 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[
             DeciderSpec,
             Meta(
-                description="Decides by code of a script, in a pod of its own: instead of searchAlgorithm, scheduler "
-                "and stoppers, which then are for people. Written by a script that is run with "
-                "TRIALPOD_BACKEND=kubernetes.",
-                extra={"cluster": True, "change": "any time"},
+                description="Decides by code of the user's, in a pod of its own: classes that it names, or the code "
+                "of a script that was run with TRIALPOD_BACKEND=kubernetes. On one machine: classes, in its process.",
+                extra={"change": "any time"},
             ),
         ]
         | None

@@ -33,6 +33,8 @@ from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.api.trial_resource.check import check_resource, unknown_pod_fields, used_parameters
 
 SOURCES = ("entrypoint", "source", "configMapRef", "pickle", "command")
+OWN_CODE = ("searchAlgorithm", "scheduler", "stoppers")
+"""Parts of a decider that name code of the user's."""
 MANY_TRIALS = 100_000
 _COMMAND_FIELDS = {"metrics": "metricsFrom", "checkpoints": "checkpointFolder"}
 """Parts of a command -> the fields of a manifest."""
@@ -92,6 +94,7 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
         rules.search_algorithm()
         rules.scheduler()
         rules.stoppers()
+        rules.decider()
         rules.checkpoint()
         rules.storage()
         rules.resources()
@@ -185,6 +188,30 @@ class _Rules:
             if first == "env" and rest:
                 path = ("env", problem.field.removeprefix("env."))
             self._report(("trainable", *path), problem.reason)
+
+    def decider(self) -> None:
+        if not self._has("decider") or not isinstance(self._document.value["spec"]["decider"], dict):
+            return
+        own = [name for name in OWN_CODE if self._has("decider", name)]
+        if self._has("decider", "pickle"):
+            for name in own:
+                self._report(("decider", name), "is given beside pickle, whose code decides; remove one of them")
+            own = [*OWN_CODE]
+        elif not own:
+            self._report(("decider",), f"says nothing to decide by; give {', '.join(OWN_CODE)}, or remove it")
+        for name in ("searchAlgorithm", "scheduler", "stoppers"):
+            if name == "stoppers" and not self._has("decider", "pickle"):
+                continue  # both kinds are asked
+            if name in own and self._has(name):
+                which = f"spec.decider.{'pickle' if self._has('decider', 'pickle') else name}"
+                self._report((name,), f"is given beside {which}, which decides in its place; remove one of them")
+        if self._has("algorithm"):
+            for name in ("searchAlgorithm", "scheduler"):
+                if self._has("decider", name):
+                    self._report(
+                        ("decider", name),
+                        "is given beside spec.algorithm, which stands for scheduler and search; remove one of them",
+                    )
 
     def _inline_source(self, source: object, attribute: object) -> None:
         from trialpod.runner import inline_source

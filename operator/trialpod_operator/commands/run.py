@@ -137,7 +137,12 @@ def _run_manifest(args: argparse.Namespace) -> int:
 
     def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
         earlier = EarlierHere(directory.parent, storage_uri, experiment.name)
-        return plan_from_manifest(experiment, folder, stored, storage_uri, earlier=earlier)
+        plan = plan_from_manifest(experiment, folder, stored, storage_uri, earlier=earlier)
+        if experiment.spec.decider is not None:
+            from trialpod_operator.experiment.own_code import with_own_code
+
+            plan = with_own_code(plan, experiment, int(plan.document["seed"]), [str(folder)])
+        return plan
 
     display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
     follow = followed_trials(args, default=_verbosity(args) > 0)

@@ -20,6 +20,7 @@ from trialpod.tune.plugins.state import allow_pickles
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Integer
 from trialpod.tune.shipping.package import pickled
 from trialpod.tune.stopper import Stopper
+from trialpod_operator.experiment.own_code import is_manifest, plan_of_packed
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
 
 _SEED_BITS = 32
@@ -104,6 +105,8 @@ def load_plan(code: bytes, seed: int, name: str) -> ExperimentPlan:
     Raises:
         TrainableError: it cannot be loaded here.
     """
+    if is_manifest(code):
+        return plan_of_packed(code, seed)
     header, body = read_packed(code)
     if (mismatch := version_mismatch(header)) is not None:
         raise TrainableError(mismatch.replace("or name the Trainable by an entry point ('module:attribute') instead",

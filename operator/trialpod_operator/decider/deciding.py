@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from trialpod.protocol.messages import Horizon
 from trialpod.tune.plugins.state import StateNotKeptError
+from trialpod_operator.decider.errors import error_text
 from trialpod_operator.engine.actions import Action, Warned
 from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
@@ -30,6 +31,7 @@ class DecidingEngine:
         snapshot: of an earlier decider's engine.
         threaded: False has `search.work` called by somebody else instead of a thread.
         on_error: called with each error of the user's code, for a log.
+        describe: says what such an error is, for the experiment's end.
 
     Attributes:
         position: of the journal, up to which it knows the experiment.
@@ -45,6 +47,7 @@ class DecidingEngine:
         *,
         threaded: bool = True,
         on_error: Callable[[BaseException], object] = lambda _error: None,
+        describe: Callable[[BaseException], str] = error_text,
     ) -> None:
         self.search = BackgroundSearcher(
             plan.search, deliver, threaded, opens_values=plan.opens_values, encode_params=plan.encode_params
@@ -57,8 +60,8 @@ class DecidingEngine:
             encode_params=plan.encode_params,
         )
         self.engine.controller.resources_of = plan.resources_for
-        self.engine.log_errors(on_error)
-        self.search.on_error = on_error
+        self.engine.log_errors(on_error, describe)
+        self.search.on_error, self.search.describe = on_error, describe
         self._stopper = plan.stopper
         if snapshot is not None:
             self.engine.restore(snapshot)

@@ -35,6 +35,7 @@ class Algorithms:
     Attributes:
         failure: the first error during the current call of `Engine.apply`, as a reason for the experiment's end.
         on_error: called with each error of an algorithm, for a log.
+        describe: says what an error is, in the words of the experiment's end.
         never_decide: no result leads to a decision.
         search_listens: the search algorithm learns from results before the last one.
         defers_search: suggestions come later, as `SuggestionReady`; see `starts`.
@@ -62,6 +63,7 @@ class Algorithms:
         self.controller = Controller(state, encode_params, self.scheduler_reason)
         self.failure: dict[str, Any] | None = None
         self.on_error: Callable[[BaseException], object] = lambda _error: None
+        self.describe: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}"
         self.never_decide = stopper is None and type(self.scheduler) is FIFOScheduler
         listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
         self.search_listens = bool(getattr(search, "listens", listens))
@@ -93,7 +95,7 @@ class Algorithms:
             self.on_error(error)
             owner = type(getattr(method, "__self__", method)).__name__
             name = getattr(method, "__name__", "")
-            self.fail(f"{owner}.{name} raised {type(error).__name__}: {error}")
+            self.fail(f"{owner}.{name} raised {self.describe(error)}")
             return None
 
     def fail(self, message: str) -> None:

@@ -322,9 +322,9 @@ class Engine:
             return total
         return total + sum(bool(trial.repeat_of) for trial in self.state.get_trials())
 
-    def log_errors(self, log: Callable[[BaseException], object]) -> None:
-        """Have each error of an algorithm given to `log`, with its traceback."""
-        self._algorithms.on_error = log
+    def log_errors(self, log: Callable[[BaseException], object], describe: Callable[[BaseException], str]) -> None:
+        """Have each error of an algorithm given to `log`, and named in `describe`'s words."""
+        self._algorithms.on_error, self._algorithms.describe = log, describe
 
     @property
     def search_exhausted(self) -> bool:

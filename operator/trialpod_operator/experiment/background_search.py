@@ -85,6 +85,7 @@ class BackgroundSearcher(SearchAlgorithm):
         self._closed = False
         self._thread: threading.Thread | None = None
         self.on_error: Callable[[BaseException], object] = lambda _error: None
+        self.describe: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}"
         """Called with each error of the algorithm, for a log."""
         self.calls = 0
         """How many calls were begun in the thread."""
@@ -252,7 +253,7 @@ class BackgroundSearcher(SearchAlgorithm):
             with self._condition:
                 self._failed = True
             name = type(self.search).__name__
-            self._tell(SuggestionReady(error=f"{name}.{call[0]} raised {type(error).__name__}: {error}"))
+            self._tell(SuggestionReady(error=f"{name}.{call[0]} raised {self.describe(error)}"))
 
     def _event(self, suggestion: Suggestion | None) -> SuggestionReady:
         if suggestion is None:

@@ -130,9 +130,9 @@ def plan_from_manifest(
         InvalidInputError: it can run in a cluster, but not here; or an earlier experiment teaches nothing.
     """
     spec = experiment.spec
-    if spec.decider is not None and trainable is None:
+    if spec.decider is not None and not spec.decider.named and trainable is None:
         raise InvalidInputError(
-            "spec.decider holds code of a script and runs in a cluster; to run on this machine, run the script itself"
+            "spec.decider.pickle holds code of a script and runs in a cluster; to run on this machine, run the script"
         )
     seed = spec.seed if spec.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
@@ -324,8 +324,17 @@ def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> Sea
         return auto.prepare_search(space, spec.samples, spec.metric, spec.mode, seed)
     component = spec.search_algorithm
     name, parameters = (component.name, dict(component.parameters)) if component else ("random", {})
+    return _prepared(spec, create_searcher(name, **with_seed(parameters, name, seed)), space, seed)
+
+
+def make_search(spec: TuneExperimentSpec, searcher: object, seed: int) -> SearchAlgorithm:
+    """Return a search algorithm of the user's own, ready to search the manifest's space."""
+    return _prepared(spec, searcher, compile_search_space(spec.search_space, started=True)[0], seed)
+
+
+def _prepared(spec: TuneExperimentSpec, searcher: object, space: dict[str, Any], seed: int) -> SearchAlgorithm:
     return prepare(
-        create_searcher(name, **with_seed(parameters, name, seed)),
+        searcher,
         space=space,
         num_samples=spec.samples,
         metric=spec.metric,
@@ -346,8 +355,8 @@ def _plans_budget(given: TuneExperimentSpec | ExperimentRequest) -> bool:
 
 def _first_rung(stop: object, stored: Mapping[str, Any] | None) -> int | None:
     """Return the first rung of ``algorithm: auto``: that of the first start, as stop rules may change later."""
-    if stored is not None:
-        rung = stored.get("firstRung")
+    if stored is not None and "firstRung" in stored:
+        rung = stored["firstRung"]
         return None if rung is None else int(rung)
     return auto.first_rung(stop.get(TRAINING_ITERATION) if isinstance(stop, Mapping) else None)
 

@@ -48,7 +48,7 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
             if folder not in sys.path:
                 sys.path.insert(0, folder)
         if ref.entrypoint is not None:
-            found = _checked(_from_entrypoint(ref.entrypoint, folders), f"the entry point {ref.entrypoint!r}")
+            found = _checked(load_entrypoint(ref.entrypoint, folders), f"the entry point {ref.entrypoint!r}")
         elif ref.source is not None:
             found = _from_source(ref.source, ref.attribute)
         elif ref.pickle is not None:
@@ -124,7 +124,16 @@ def _raised(what: str, error: BaseException) -> TrainableError:
     return TrainableError(f"{what} raised {one_line(error)}; it has to import cleanly before it can be tuned")
 
 
-def _from_entrypoint(entrypoint: str, folders: list[str]) -> object:
+def load_entrypoint(entrypoint: str, folders: list[str]) -> object:
+    """Return what "module:name" names.
+
+    Args:
+        entrypoint: the name.
+        folders: the user's own, of which a message may say what is in them.
+
+    Raises:
+        TrainableError: it cannot be imported, or has no such name.
+    """
     name, colon, attribute = entrypoint.partition(":")
     if not colon or not all(part.isidentifier() for part in (*name.split("."), *attribute.split("."))):
         raise TrainableError(f'the entry point {entrypoint!r} is not of the form "module:attribute" (train:train_fn)')

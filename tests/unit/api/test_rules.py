@@ -239,3 +239,40 @@ class TestResources:
         [(path, message)] = _findings({"workers": {"replicas": 1, "resources": {"widget": 1}}})
         assert path == "spec.workers.resources.widget"
         assert "known are cpu, memory, gpu, ephemeral-storage" in message
+
+
+class TestDecider:
+    def test_own_classes_and_named_ones_together(self) -> None:
+        own = {"scheduler": {"entrypoint": "mine:Own"}, "stoppers": [{"entrypoint": "mine:ends"}]}
+        stoppers = [{"name": "maximum_iteration", "parameters": {"max_iter": 3}}]
+        assert _findings({"decider": own, "searchAlgorithm": {"name": "random"}, "stoppers": stoppers}) == []
+
+    @pytest.mark.parametrize(
+        ("spec", "path"),
+        [
+            ({"decider": {}}, "spec.decider"),
+            ({"decider": {"pickle": {}, "scheduler": {"entrypoint": "a:B"}}}, "spec.decider.scheduler"),
+            ({"decider": {"pickle": {}}, "scheduler": {"name": "fifo"}}, "spec.scheduler"),
+            ({"decider": {"pickle": {}}, "searchAlgorithm": {"name": "random"}}, "spec.searchAlgorithm"),
+            (
+                {
+                    "decider": {"pickle": {}},
+                    "stoppers": [{"name": "maximum_iteration", "parameters": {"max_iter": 3}}],
+                },
+                "spec.stoppers",
+            ),
+            ({"decider": {"scheduler": {"entrypoint": "a:B"}}, "scheduler": {"name": "fifo"}}, "spec.scheduler"),
+            (
+                {
+                    "decider": {"scheduler": {"entrypoint": "a:B"}},
+                    "algorithm": "auto",
+                    "metric": "x",
+                    "mode": "max",
+                    "searchSpace": {"y": {"uniform": [0, 1]}},
+                },
+                "spec.decider.scheduler",
+            ),
+        ],
+    )
+    def test_what_contradicts_it_is_named(self, spec: dict[str, Any], path: str) -> None:
+        assert [found for found, _ in _findings(spec)] == [path]

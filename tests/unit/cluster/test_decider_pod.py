@@ -25,7 +25,7 @@ def experiment(**spec: Any) -> TuneExperiment:
             "trainable": {"entrypoint": "train:train"},
             "storage": {"uri": "s3://tune/runs", "credentialsSecret": "minio"},
             **spec,
-            "decider": {"pickle": pickle, **spec.get("decider", {})},
+            "decider": {key: part for key, part in {"pickle": pickle, **spec.get("decider", {})}.items() if part},
         },
     }
     checked = check_document(Document(manifest))
@@ -81,7 +81,10 @@ class TestPod:
                 experiment(),
                 experiment(image="own:3"),
                 experiment(decider={"resources": {"memory": "4Gi"}}),
+                experiment(decider={"image": "own:4"}),
+                experiment(decider={"pickle": None, "scheduler": {"entrypoint": "mine:Own"}}),
+                experiment(decider={"pickle": None, "scheduler": {"entrypoint": "mine:Other"}}),
             )
         }
-        assert len(digests) == 3
+        assert len(digests) == 6
         assert digest(experiment(numSamples=9).spec) in digests

@@ -23,7 +23,7 @@ from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.decider.pod import build_decider, digest
 from trialpod_operator.cluster.pods.build import ObjectRef
 from trialpod_operator.cluster.pods.pending import pending_reason
-from trialpod_operator.cluster.pods.reading import seconds
+from trialpod_operator.cluster.pods.reading import PendingReason, seconds
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.template import TemplateError
 from trialpod_operator.cluster.pods.terminated import read_termination
@@ -32,6 +32,7 @@ from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.storage_access import StoragePlace
 from trialpod_operator.experiment.decisions.queue import DecisionQueue
 from trialpod_operator.experiment.durable import NotReadyError
+from trialpod_operator.experiment.own_code import pack_manifest
 from trialpod_operator.reports.service import Caller
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class DeciderKeeper:
         self._ended: set[str] = set()  # uids of pods whose end was noted
         self._deleted: set[str] = set()  # of those whose deletion was asked for
         self._ending: Problem | None = None  # how the latest pod ended
-        self._refusal = ""  # why no pod can be made
+        self._refusal: PendingReason | None = None  # why no pod can be made
         self._asked_at = 0.0
 
     # -- its code --
@@ -83,9 +84,16 @@ class DeciderKeeper:
     async def fetch_code(self, experiment: TuneExperiment, place: StoragePlace) -> None:
         """Read the file with the code, if it is not the one that is known."""
         decider = experiment.spec.decider
-        if decider is None or (self._code is not None and self._code[0] == decider.pickle.sha256):
+        if decider is None:
             return
-        uri, file = decider.pickle.uri, decider.pickle.uri.removeprefix(f"{place.uri}/")
+        if decider.pickle is None:
+            data = pack_manifest(experiment)
+            self._code, self._code_problem = (hashlib.sha256(data).hexdigest(), data), ""
+            return
+        pickle = decider.pickle
+        if self._code is not None and self._code[0] == pickle.sha256:
+            return
+        uri, file = pickle.uri, pickle.uri.removeprefix(f"{place.uri}/")
 
         def read() -> bytes:
             return open_storage(place.uri, place.own).read(file)
@@ -94,12 +102,12 @@ class DeciderKeeper:
             if file == uri:
                 raise StorageError(f"{uri} is not below the experiment's own location {place.uri}")
             data = await asyncio.get_running_loop().run_in_executor(None, read)
-            if hashlib.sha256(data).hexdigest() != decider.pickle.sha256:
+            if hashlib.sha256(data).hexdigest() != pickle.sha256:
                 raise StorageError(f"{uri} has another checksum than spec.decider.pickle.sha256")
         except (StorageError, OSError) as error:
             self._code_problem = f"the deciding code cannot be read: {error}; run the script again to store it"
             return
-        self._code, self._code_problem = (decider.pickle.sha256, data), ""
+        self._code, self._code_problem = (pickle.sha256, data), ""
 
     # -- its pod --
 
@@ -190,8 +198,9 @@ class DeciderKeeper:
             )
         if self._ending is not None:
             return self._ending
-        if self._refusal:
-            return Problem(reason=Reason.DECIDER_STARTING, message=f"its pod cannot be made: {self._refusal}")
+        if self._refusal is not None:
+            message = f"the decider's pod cannot be made: {self._refusal.text}"
+            return Problem(reason=self._refusal.reason, message=message, stalled=self._refusal.severity == "stuck")
         pod = next(iter(self._pods()), None)
         why = pending_reason(pod, now) if pod is not None else None
         what = why.text if why is not None else "it starts"
@@ -257,18 +266,22 @@ class DeciderKeeper:
         self._number = max([self._number, *numbers]) + 1
         try:
             body = build_decider(experiment, self._owner, self._number, self._services.options.pod_options)
+            # Strict, else a misspelt field of the template is dropped.
             made = await self._services.kube.create(paths.pods(self._owner.namespace), body, strict=True)
         except AlreadyExistsError:
             return  # an operator before this one made it: it is taken, or the next number is
         except TemplateError as error:
-            self._refusal, self._not_before = str(error), now + BACKOFF_MAX_S
+            self._refusal = PendingReason(
+                reason=Reason.INVALID_TEMPLATE, message=str(error), remedy="", severity="stuck"
+            )
+            self._not_before = now + BACKOFF_MAX_S
             return
         except ApiError as error:
-            self._refusal = rejection_reason(error.status, error.reason, error.detail, now).text
+            self._refusal = rejection_reason(error.status, error.reason, error.detail, now)
             self._failures += 1
             self._not_before = now + min(BACKOFF_BASE_S * 2.0 ** min(self._failures - 1, 10), BACKOFF_MAX_S)
             return
-        self._refusal = ""
+        self._refusal = None
         self._services.cache.update_pod(made, deleted=False)
 
 

@@ -28,6 +28,7 @@ from trialpod_operator.cluster.pods.build import (
 )
 from trialpod_operator.cluster.pods.template import Json
 from trialpod_operator.cluster.shards.assignment import shard_of
+from trialpod_operator.experiment.own_code import named_parts
 
 COMMAND = ("python", "-m", "trialpod_operator.decider")
 GRACE_SECONDS = 5
@@ -38,8 +39,10 @@ DEFAULT_RESOURCES: Mapping[str, str] = {"cpu": "250m", "memory": "1Gi"}
 def digest(spec: TuneExperimentSpec) -> str:
     """Return a digest of those fields that a decider's pod is made from."""
     assert spec.decider is not None
+    decider = spec.decider
+    code = decider.pickle.sha256 if decider.pickle is not None else named_parts(decider)
     data = json.dumps(
-        [spec.image, spec.template, spec.decider.resources, spec.decider.pickle.sha256], sort_keys=True, default=str
+        [decider.image or spec.image, spec.template, decider.resources, code], sort_keys=True, default=str
     )
     return hashlib.sha256(data.encode()).hexdigest()[:16]
 
@@ -68,7 +71,7 @@ def build_decider(experiment: TuneExperiment, owner: ObjectRef, number: int, opt
     pod_spec.pop("resourceClaims", None)
     pod_spec.pop("activeDeadlineSeconds", None)
     path = "spec.template.spec.containers[0]" if path.endswith("]") else path
-    set_image(container, spec.image, options.default_image, path)
+    set_image(container, spec.decider.image or spec.image, options.default_image, path)
     asked = {key: str(value) for key, value in spec.decider.resources.items()}
     set_resources(container, {**DEFAULT_RESOURCES, **asked})
     container["command"] = list(COMMAND)
