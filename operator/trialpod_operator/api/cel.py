@@ -149,7 +149,7 @@ _TRAINABLE = [
 ]
 _TRAINABLE += [
     Rule(f"!has(self.{name}) || has(self.command)", f"{name} goes only with command", f".{name}")
-    for name in ("env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod", "runtime")
+    for name in ("env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod")
 ]
 
 _DECIDER = [

@@ -13,7 +13,7 @@ from trialpod_operator.api.models import CommandCheckpoints, CommandMetrics, Tra
 
 FIELDS = (
     "env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod", "atHorizon",
-    "metricsFrom", "checkpointFolder", "runtime",
+    "metricsFrom", "checkpointFolder",
 )  # fmt: skip
 """The fields of a Trainable that go only with a command."""
 

@@ -282,9 +282,9 @@ class TrainableSpec(Model, frozen=True, kw_only=True):
         Annotated[
             Literal["image", "injected"],
             Meta(
-                description="With command: where trialpod's process comes from. injected: an init container copies "
-                "it into the pod, so the image needs nothing, not even Python or a shell. image: the image has "
-                "Python and trialpod. Default: injected for any image but the operator's and its default one.",
+                description="Where trialpod's process comes from. injected: an init container copies it into the "
+                "pod, so the image needs nothing of it; a command needs not even Python or a shell. image: the image "
+                "has Python and trialpod. Default: injected for any image but the operator's and its default one.",
                 extra={"cluster": True},
             ),
         ]

@@ -284,7 +284,8 @@ class Reason(StrEnum):
         "use an image with Python and trialpod",
     )  # fmt: skip
     NO_RUNTIME = (
-        "NoRuntime", "ending", "the image has no trialpod", "add `pip install trialpod` to its Dockerfile",
+        "NoRuntime", "ending", "the image has no trialpod, or no Python that it runs on",
+        "the message has what to change; leave out `spec.trainable.runtime: image`",
     )  # fmt: skip
     TRIAL_RESOURCE_FAILED = (
         "TrialResourceFailed", "ending", "the object of spec.trialResource failed, or ended without its pod",

@@ -83,14 +83,14 @@ def with_own_code(plan: ExperimentPlan, experiment: TuneExperiment, seed: int, f
     changes: dict[str, Any] = {}
     if (own := decider.search_algorithm) is not None:
         searcher = _make(
-            own, "searchAlgorithm", (SearchAlgorithm, Searcher), "trialpod.tune.search.Searcher", folders
+            own, "spec.decider.searchAlgorithm", (SearchAlgorithm, Searcher), "trialpod.tune.search.Searcher", folders
         )
         changes["search"] = make_search(experiment.spec, searcher, seed)
     if (own := decider.scheduler) is not None:
         wanted = "trialpod.tune.schedulers.TrialScheduler"
-        changes["scheduler"] = _make(own, "scheduler", (TrialScheduler,), wanted, folders)
+        changes["scheduler"] = _make(own, "spec.decider.scheduler", (TrialScheduler,), wanted, folders)
     if decider.stoppers:
-        stoppers = [_stopper(own, f"stoppers[{at}]", folders) for at, own in enumerate(decider.stoppers)]
+        stoppers = [_stopper(own, f"spec.decider.stoppers[{at}]", folders) for at, own in enumerate(decider.stoppers)]
         stoppers = [*([plan.stopper] if plan.stopper is not None else []), *stoppers]
         changes["stopper"] = stoppers[0] if len(stoppers) == 1 else CombinedStopper(*stoppers)
     return dataclasses.replace(plan, **changes)
@@ -100,7 +100,7 @@ def _load(own: OwnComponent, where: str, folders: list[str]) -> Any:
     try:
         return load_entrypoint(own.entrypoint, folders)
     except TrainableError as error:
-        raise TrainableError(f"spec.decider.{where}.entrypoint: {error}") from error
+        raise TrainableError(f"{where}.entrypoint: {error}") from error
 
 
 def _call(found: Any, parameters: Mapping[str, Any], where: str, entrypoint: str) -> Any:
@@ -109,7 +109,7 @@ def _call(found: Any, parameters: Mapping[str, Any], where: str, entrypoint: str
     except (TypeError, InvalidInputError) as error:
         given = ", ".join(parameters) or "no parameters"
         raise TrainableError(
-            f"spec.decider.{where}: {entrypoint} cannot be made with {given}: {error}; correct its parameters"
+            f"{where}: {entrypoint} cannot be made with {given}: {error}; correct its parameters"
         ) from error
 
 
@@ -118,9 +118,7 @@ def _make(own: OwnComponent, where: str, kinds: tuple[type, ...], wanted: str, f
     made = _call(found, own.parameters, where, own.entrypoint) if callable(found) else found
     if not isinstance(made, kinds):
         what = f"makes a {type(made).__name__}" if callable(found) else f"is a {type(found).__name__}"
-        raise TrainableError(
-            f"spec.decider.{where}.entrypoint: {own.entrypoint} {what}; name a class that derives from {wanted}"
-        )
+        raise TrainableError(f"{where}.entrypoint: {own.entrypoint} {what}; name a class that derives from {wanted}")
     return made
 
 
@@ -129,14 +127,14 @@ def _stopper(own: OwnComponent, where: str, folders: list[str]) -> Stopper:
     if callable(found) and not isinstance(found, type):
         if own.parameters:
             raise TrainableError(
-                f"spec.decider.{where}.parameters: {own.entrypoint} is a function (trial_id, result) and takes none; "
+                f"{where}.parameters: {own.entrypoint} is a function (trial_id, result) and takes none; "
                 "name a class, or remove them"
             )
         return FunctionStopper(found)
     made = _call(found, own.parameters, where, own.entrypoint) if callable(found) else found
     if not isinstance(made, Stopper):
         raise TrainableError(
-            f"spec.decider.{where}.entrypoint: {own.entrypoint} is neither a function nor a class that derives from "
+            f"{where}.entrypoint: {own.entrypoint} is neither a function nor a class that derives from "
             "trialpod.tune.Stopper"
         )
     return made

@@ -47,6 +47,10 @@ IMAGE_REMEDY = "it needs a python with trialpod in it: `pip install trialpod` in
 
 def inside_findings(probe: Probe, found: Mapping[str, Any], node: str, took: float) -> Iterator[Finding]:
     """Return what the output of the probe's pod means."""
+    if found.get("lacks") == "trialpod":
+        text = f"{probe.image} runs with Python {found.get('python')} and has no trialpod: the operator brings it"
+        yield Finding("image", "unknown", text, "storage and code are tried by the first trial")
+        return
     if error := found.get("image_error"):
         yield Finding("image", "bad", f"{probe.image} runs, but: {error}", IMAGE_REMEDY)
         return

@@ -45,7 +45,7 @@ try:
     from trialpod.protocol.messages import PROTOCOL_VERSION
     out["protocol"] = PROTOCOL_VERSION
 except Exception as error:
-    out["image_error"] = str(error)
+    out["image_error"], out["lacks"] = str(error), getattr(error, "name", "") or ""
     done()
 address = os.environ.get("CHECK_REPORTS", "")
 if address:

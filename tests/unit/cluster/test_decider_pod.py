@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trialpod_operator.api.document import Document
@@ -88,3 +89,13 @@ class TestPod:
         }
         assert len(digests) == 6
         assert digest(experiment(numSamples=9).spec) in digests
+
+    def test_an_image_without_trialpod_gets_it(self) -> None:
+        options = replace(OPTIONS, runtime_image="trialpod/trialpod:1")
+        made = build_decider(experiment(image="own:2"), OWNER, 1, options)
+        (init,) = made["spec"]["initContainers"]
+        assert init["image"] == "trialpod/trialpod:1"
+        assert container(made)["command"][-2:] == ["trialpod.runner.image_python", "trialpod_operator.decider"]
+        made = build_decider(experiment(image="own:2", decider={"image": OPTIONS.default_image}), OWNER, 1, options)
+        assert container(made)["image"] == OPTIONS.default_image
+        assert "initContainers" not in made["spec"]

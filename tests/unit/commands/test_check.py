@@ -239,6 +239,10 @@ def test_unpullable_or_wrong_image_is_reported(server: ApiServer) -> None:
     assert "train:1" in found[0].text
     found = inside(server, "Succeeded", log='trialpod-check {"image_error": "No module named trialpod"}')
     assert "No module named trialpod" in found[0].text
+    lacking = '{"image_error": "No module named trialpod", "lacks": "trialpod", "python": "3.13.1"}'
+    found = inside(server, "Succeeded", log=f"trialpod-check {lacking}")
+    assert (found[0].state, len(found)) == ("unknown", 1)
+    assert "the operator brings it" in found[0].text
     found = inside(server, "Failed", log='exec: "python": executable file not found')
     assert "cannot run the check: exec" in found[0].text
 

@@ -16,7 +16,7 @@ from typing import Any
 from trialpod import variables
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.pods import template
+from trialpod_operator.cluster.pods import injection, template
 from trialpod_operator.cluster.pods.build import (
     DEFAULT_CONTAINER,
     ObjectRef,
@@ -74,11 +74,14 @@ def build_decider(experiment: TuneExperiment, owner: ObjectRef, number: int, opt
     set_image(container, spec.decider.image or spec.image, options.default_image, path)
     asked = {key: str(value) for key, value in spec.decider.resources.items()}
     set_resources(container, {**DEFAULT_RESOURCES, **asked})
-    container["command"] = list(COMMAND)
+    injected = injection.wanted(spec, container, options.default_image, options.runtime_image)
+    container["command"] = list((*injection.FOR_PYTHON, COMMAND[-1]) if injected else COMMAND)
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     template.merge_env(container, _environment(owner, options), _defaults(), path)
     volumes, mounts = identity_volumes()
     template.add_mounts(container, mounts, path)
+    if injected:
+        injection.inject(pod_spec, container, options.runtime_image, path)
     template.add_volumes(pod_spec, volumes)
     template.restrict(pod_spec)
     pod_spec["restartPolicy"] = "Never"

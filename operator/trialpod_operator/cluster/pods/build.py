@@ -81,7 +81,7 @@ class PodOptions:
     Attributes:
         address: where pods reach the report service, "https://host:port".
         default_image: image of trials whose manifest names none; "" = they are refused.
-        runtime_image: an image of trialpod, whose runtime commands in other images get; "" = they bring it.
+        runtime_image: an image of trialpod, whose runtime trials in other images get; "" = they bring it.
         gpu_resource: what `gpu` means in `spec.resources`.
         keep_on_node: ask autoscalers not to move trials.
         trial_kinds: kinds whose objects the operator may make, "apiVersion/kind" -> plural.
@@ -154,7 +154,7 @@ def build_pod(
             "is given beside spec.trainable.runtime: injected, which sets what the container runs; remove one",
         )
     if not given_command:
-        container["command"] = list(injection.COMMAND if injected else COMMAND)
+        container["command"] = list(injection.command(spec) if injected else COMMAND)
     # Where a container says nothing before it dies, the end of its output becomes the message of its ending.
     for each in (*template.list_in(pod_spec, "containers"), *(pod_spec.get("initContainers") or ())):
         each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
@@ -164,7 +164,8 @@ def build_pod(
     volumes, mounts = _volumes(spec, options.storage)
     template.add_mounts(container, mounts, path)
     if injected:
-        injection.inject(pod_spec, container, options.runtime_image, path)
+        packages = spec.trainable.command is None
+        injection.inject(pod_spec, container, options.runtime_image, path, packages=packages)
     template.add_volumes(pod_spec, volumes)
     template.restrict(pod_spec)
     pod_spec["restartPolicy"] = "Never"

@@ -1,8 +1,9 @@
-"""Brings the runtime into pods whose image has nothing of it: a command in an image of its own.
+"""Brings the runtime into pods whose image has nothing of it: a program or a Python Trainable in any image.
 
 An init container of an image of trialpod copies its portable runtime (tools/make_portable_runtime: Python, the
 runtime and every library that they need) into an empty volume. The trial's container starts it from there and then is
-as any other: the same processes, reports, checkpoints and ends. It takes no request to the API server.
+as any other: the same processes, reports, checkpoints and ends. For code in Python it becomes the image's own Python,
+which finds the runtime in the volume if the image has none. It takes no request to the API server.
 
 Invariants: the image's variables do not reach this Python (-I), nor its packages (-S); what the init container may
 use is within what the trial's container may, so that the pod asks its node, its queue and its quota for nothing more.
@@ -22,7 +23,10 @@ CONTAINER = "trialpod-runtime"
 SOURCE = "/opt/portable"
 """Where an image of trialpod has it."""
 
-COMMAND = (f"{names.RUNTIME_DIR}/bin/python", "-ISu", "-m", "trialpod.runner.pod")
+_PYTHON = (f"{names.RUNTIME_DIR}/bin/python", "-ISu", "-m")
+COMMAND = (*_PYTHON, "trialpod.runner.pod")
+FOR_PYTHON = (*_PYTHON, "trialpod.runner.image_python")
+"""Followed by a module: runs it with the image's Python."""
 
 _COPIED_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
@@ -40,7 +44,7 @@ def wanted(spec: TuneExperimentSpec, container: Json, default_image: str, runtim
         TemplateError: it is asked for, and there is nothing that it could come from.
     """
     trainable = spec.trainable
-    if trainable.command is None or trainable.runtime == "image":
+    if trainable.runtime == "image":
         return False
     if trainable.runtime == "injected":
         if not runtime_image:
@@ -54,10 +58,16 @@ def wanted(spec: TuneExperimentSpec, container: Json, default_image: str, runtim
     return bool(runtime_image) and not own and container["image"] not in (default_image, runtime_image)
 
 
-def inject(pod_spec: Json, container: Json, image: str, path: str) -> None:
+def command(spec: TuneExperimentSpec) -> tuple[str, ...]:
+    """Return what the trial's container runs from the volume."""
+    return COMMAND if spec.trainable.command is not None else (*FOR_PYTHON, COMMAND[-1])
+
+
+def inject(pod_spec: Json, container: Json, image: str, path: str, *, packages: bool = True) -> None:
     """Add the init container, its volume and the mounts.
 
     Args:
+        packages: take along what runs in the image's own Python.
         pod_spec: the pod's, with containers.
         container: that of the trial, with its resources.
         image: of trialpod.
@@ -67,10 +77,11 @@ def inject(pod_spec: Json, container: Json, image: str, path: str) -> None:
         TemplateError: the template has something of its own in that place or of that name.
     """
     mount = {"name": VOLUME, "mountPath": names.RUNTIME_DIR}
+    parts = ("bin", "lib", *(("code", "packages") if packages else ()))
     copier: Json = {
         "name": CONTAINER,
         "image": image,
-        "command": ["cp", "-R", f"{SOURCE}/.", names.RUNTIME_DIR],
+        "command": ["cp", "-R", *(f"{SOURCE}/{part}" for part in parts), f"{names.RUNTIME_DIR}/"],
         "securityContext": {"readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount],

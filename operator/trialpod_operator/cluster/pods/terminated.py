@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from trialpod.protocol.messages import AttemptEnd, EndCause
+from trialpod.runner.image_python import UNFIT
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods.reading import (
@@ -351,6 +352,11 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None
     return _by_exit_code(pod, code, str(terminated.get("message") or ""))
 
 
+def _is_injected(pod: Pod) -> bool:
+    command = trial_container(pod).get("command") or [""]
+    return str(command[0]).startswith(f"{names.RUNTIME_DIR}/")
+
+
 def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
     words = _in_words(_last_line(output))
     if code == 0:
@@ -360,11 +366,14 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
             "trialpod's runner?); its log may say more",
             exit_code=code,
         )
+    if code == UNFIT and _is_injected(pod):
+        return _failure(Reason.NO_RUNTIME, output.strip(), exit_code=code, retry=False)
     if _NO_RUNTIME.search(output):
         image = trial_container(pod).get("image", "")
         return _failure(
             Reason.NO_RUNTIME,
-            f"the image {image} has no trialpod in it; add `pip install trialpod` to its Dockerfile",
+            f"the image {image} has no trialpod in it; leave out spec.trainable.runtime: image, so that the pod "
+            "brings it, or add `pip install trialpod` to its Dockerfile",
             exit_code=code,
             retry=False,
         )

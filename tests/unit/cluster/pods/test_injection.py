@@ -44,9 +44,12 @@ class TestWhichPodsGetTheRuntime:
         assert "initContainers" not in pod("image", image="r/climb:1")["spec"]
         assert command(pod("injected"))[0] == PYTHON
 
-    def test_a_function_does_not_get_it(self) -> None:
+    def test_a_function_gets_it_with_packages(self) -> None:
         made = pod(trainable={"entrypoint": "train:run"}, image="r/climb:1")
-        assert "initContainers" not in made["spec"]
+        (init,) = made["spec"]["initContainers"]
+        assert "/opt/portable/packages" in init["command"]
+        assert command(made)[-2:] == ["trialpod.runner.image_python", "trialpod.runner.pod"]
+        assert "/opt/portable/packages" not in pod(image="r/climb:1")["spec"]["initContainers"][0]["command"]
 
     def test_an_operator_without_an_image_for_it_says_so(self) -> None:
         assert "initContainers" not in pod(runtime_image="", image="r/climb:1")["spec"]

@@ -467,3 +467,14 @@ def test_last_line_of_a_killed_process_is_not_called_its_cause() -> None:
     ending = read_termination(live_pod(phase="Failed", state=ended))
     assert ending is not None
     assert ending.message.endswith("; the last line that it printed: STEP iteration=55 done=55")
+
+
+def test_an_image_whose_python_does_not_fit() -> None:
+    words = "the image has Python 3.9.2, which has reached its end of life"
+    pod = live_pod(phase="Failed", state=terminated(125, message=words))
+    pod["spec"]["containers"][0]["command"] = ["/var/run/trialpod-runtime/bin/python", "-ISu", "-m", "x"]
+    found = read_termination(pod)
+    assert found is not None
+    assert (found.reason, found.message, found.retry) == ("NoRuntime", words, False)
+    pod["spec"]["containers"][0]["command"] = ["/own/start"]
+    assert read_termination(pod).reason == "ContainerFailed"  # type: ignore[union-attr]
