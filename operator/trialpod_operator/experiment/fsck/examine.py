@@ -214,8 +214,6 @@ class _Examiner:
             return None
         try:
             experiment = msgspec.convert(reading.stored["manifest"], TuneExperiment)
-            if experiment.spec.decider is not None:
-                return None  # code of the user's, which is not loaded here
             return plan_from_manifest(experiment, Path("/"), reading.stored, trainable=TrainableRef())
         except (TrialpodError, msgspec.ValidationError, ImportError) as error:
             text = f"the records were replayed without the plan's algorithms, which cannot be made here: {error}"
