@@ -13,6 +13,7 @@ from trialpod.protocol.messages import Horizon
 from trialpod.protocol.values import OpaqueValue, opaque_decoder, open_leniently
 from trialpod.tune.plugins.goal import introduce_scheduler
 from trialpod.tune.plugins.state import References
+from trialpod.tune.results import flattened
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
@@ -67,6 +68,7 @@ class Algorithms:
         self.never_decide = stopper is None and type(self.scheduler) is FIFOScheduler
         listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
         self.search_listens = bool(getattr(search, "listens", listens))
+        self._shows_config = bool(getattr(getattr(search, "search", search), "shows_config", False))
         self.defers_search = bool(getattr(search, "defers", False))
         self.keeps_one_pending = self.scheduler.time_slicing
         self.wanted_pending = 0 if self.defers_search else self.scheduler.pending_trials
@@ -123,6 +125,17 @@ class Algorithms:
         if self.defers_search:
             self._state.search_progress.inform()
         self.ask(method, *args, **kwargs)
+
+    def report_to_search(self, trial: Trial, result: dict[str, Any]) -> None:
+        """The search algorithm learns of a result."""
+        self.inform_search(self.search.on_trial_result, trial.trial_id, self._with_config(trial, result))
+
+    def _with_config(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a result as the search algorithm wants it: those of users may look for what Ray's results have."""
+        if not self._shows_config:
+            return result
+        config = open_leniently(trial.params) if self.opens_values else trial.config
+        return {**result, "trial_id": trial.trial_id, **flattened(config, "config/")}
 
     def reach_rung(self, trial: Trial, result: dict[str, Any]) -> None:
         """The search learns of the rung that the trial reached with its latest result, if it reached one."""
@@ -201,7 +214,8 @@ class Algorithms:
         """The search learns that the trial ends before its own end."""
         if trial.repeat_of:
             return
-        self.inform_search(self.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
+        last = self._with_config(trial, trial.last_result) if trial.last_result else None
+        self.inform_search(self.search.on_trial_stopped, trial.trial_id, last)
 
     def fail_attempt(self, trial: Trial) -> None:
         """The scheduler learns that an attempt failed."""
@@ -229,7 +243,7 @@ class Algorithms:
             self.ask(self.scheduler.on_trial_complete, self.controller, trial, result)
         early = stop_reason is not None and is_early_stop(stop_reason)
         method = self.search.on_trial_stopped if early else self.search.on_trial_complete
-        self.inform_search(method, trial.trial_id, result)
+        self.inform_search(method, trial.trial_id, self._with_config(trial, result))
 
     # -- stopper ------------------------------------------------------------------------------------------------
 

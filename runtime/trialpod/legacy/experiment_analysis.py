@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
+from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.result import Result, check_mode, frame_of, unknown_metric
 from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.results import Scope, best_index, check_scope, flattened, lookup, metrics_of, number, read_rows
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from trialpod.tune.backends import Backend
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
-    from trialpod.tune.outcomes import ExperimentOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,13 @@ class ExperimentAnalysis:
         NotSupportedError: `storage_filesystem` is none of S3 or of this machine.
     """
 
+    # Of a subclass with an __init__ of its own, which sets `trials`.
+    _outcome = ExperimentOutcome(name="", path="", state="")
+    _trials: list[Trial] | None = None
+    _frames: dict[str, pd.DataFrame] | None = None
+    default_metric: str | None = None
+    default_mode: str | None = None
+
     def __init__(
         self,
         experiment_checkpoint_path: str | os.PathLike[str] | ExperimentOutcome,
@@ -115,8 +122,6 @@ class ExperimentAnalysis:
         self.default_mode = default_mode or getattr(known, "mode", None)
         if self.default_metric is None and self.default_mode is not None:
             self.default_metric = DEFAULT_METRIC  # what `return 0.3` and `reporter(0.3)` report
-        self._trials: list[Trial] | None = None
-        self._frames: dict[str, pd.DataFrame] | None = None
 
     @property
     def experiment_path(self) -> str:
@@ -134,6 +139,11 @@ class ExperimentAnalysis:
         if self._trials is None:
             self._trials = [Trial(outcome) for outcome in self._outcome.trials]
         return self._trials
+
+    @trials.setter
+    def trials(self, trials: Sequence[Any]) -> None:
+        self._outcome = ExperimentOutcome(name="", path="", state="", trials=trials)
+        self._trials, self._frames = list(trials), None
 
     # -- the best trial by the default metric and mode --
 
@@ -371,7 +381,8 @@ class ExperimentAnalysis:
     # -- inside --
 
     def _by_trial(self, values: Mapping[str, Any]) -> ByTrial:
-        ids = {alias: trial.trial_id for trial in self.trials for alias in (trial.name, trial.path)}
+        names = ((trial.trial_id, getattr(trial, name, None)) for trial in self.trials for name in ("name", "path"))
+        ids = {alias: trial_id for trial_id, alias in names if alias}
         return ByTrial(values, ids)
 
     def _get_trial_paths(self) -> list[str]:

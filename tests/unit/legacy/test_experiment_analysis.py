@@ -207,3 +207,24 @@ def test_a_trial_knows_its_statistics(analysis: ExperimentAnalysis) -> None:
     assert first.evaluated_params == {"x": 0, "deep/y": 1}
     assert (first.is_finished(), first.has_checkpoint(), first.get_error()) == (True, True, None)
     assert first == ExperimentAnalysis(analysis._outcome).trials[0]
+
+
+class TestSubclass:
+    def test_may_set_its_trials_itself(self) -> None:
+        """As FLAML's does, whose trials are objects of its own."""
+
+        class Trial:
+            def __init__(self, trial_id: str, loss: float) -> None:
+                self.trial_id, self.config = trial_id, {"x": loss * 2}
+                self.last_result = {"loss": loss, "config": self.config}
+
+        class Analysis(ExperimentAnalysis):
+            def __init__(self, trials: list[Trial]) -> None:
+                self.trials = trials
+                self.default_metric, self.default_mode = "loss", "min"
+
+        trials = [Trial("a", 2.0), Trial("b", 1.0)]
+        analysis = Analysis(trials)
+        assert analysis.best_trial is trials[1]
+        assert analysis.best_config == {"x": 2.0}
+        assert [each["loss"] for each in analysis.results.values()] == [2.0, 1.0]

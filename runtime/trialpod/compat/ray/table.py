@@ -176,6 +176,10 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 
 NAMES: dict[str, str] = {
+    **{
+        f"ray.tune.{module}._BackwardsCompatibleNumpyRng": f"{_RAY}.numpy_rng:_BackwardsCompatibleNumpyRng"
+        for module in ("sample", "search.sample", "suggest.sample")
+    },
     "ray.tune.execution.ray_trial_executor._ExecutorEvent": "trialpod.legacy.internals:ExecutorEvent",
     "ray.tune.execution.ray_trial_executor._ExecutorEventType": f"{_INTERNALS}.executor:ExecutorEventType",
     "ray.tune.ray_trial_executor.ExecutorEventType": f"{_INTERNALS}.executor:ExecutorEventType",

@@ -18,6 +18,9 @@ from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.search.searcher import Searcher, introduce, searcher_in
 from trialpod.tune.search.spaces.variants import Path, VariantSpace, is_grid, path_text
 
+MAX_TRIES = 100
+"""How often a user's searcher is asked for a config when it has none although no trial runs."""
+
 _SEED_BITS = 32
 
 
@@ -37,6 +40,8 @@ class SearchGenerator(SearchAlgorithm):
                 f"SearchGenerator(searcher={searcher!r}): must be a Searcher object", parameter="searcher"
             )
         self.searcher = searcher
+        self.shows_config = not _is_own(searcher)
+        """Whether results have the trial's config, as "config/lr"."""
         self._listens = getattr(type(searcher), "on_trial_result", None) is not Searcher.on_trial_result
         self._space: dict[str, Any] = {}
         self._variables: list[Path] = []
@@ -107,6 +112,8 @@ class SearchGenerator(SearchAlgorithm):
             return None
         trial_id = f"{self._id_prefix}_{self._next:05d}"
         config = self.searcher.suggest(trial_id)
+        if config is None and self.shows_config:
+            config = self._asked_again(trial_id)
         if config is None:
             return None
         if isinstance(config, str):
@@ -118,6 +125,17 @@ class SearchGenerator(SearchAlgorithm):
         suggestion = Suggestion(trial_id=trial_id, config=config, tag=self._tag(config))
         self._count(trial_id)
         return suggestion
+
+    def _asked_again(self, trial_id: str) -> Any:
+        """Ask a user's searcher again while no trial runs: nothing else could have it change its mind.
+
+        Ray asks until it gets a config; FLAML's searchers count on that.
+        """
+        for _ in range(0 if self._live else MAX_TRIES):
+            config = self.searcher.suggest(trial_id)
+            if config is not None:
+                return config
+        return None
 
     def adopt(self, suggestion: Suggestion) -> None:
         """Take over an earlier suggestion."""
@@ -215,6 +233,13 @@ class SearchGenerator(SearchAlgorithm):
             resolved = {(key,): value for key, value in config.items() if key not in self._space}
         tag = format_tag(resolved)
         return f"{self._next}_{tag}" if tag else str(self._next)
+
+
+def _is_own(searcher: Any) -> bool:
+    """Return whether a searcher, inside of its wrappers, is one of trialpod's."""
+    while hasattr(searcher, "searcher"):
+        searcher = searcher.searcher
+    return type(searcher).__module__.startswith("trialpod.")
 
 
 def _variables(node: Any, path: Path = ()) -> list[Path]:

@@ -7,6 +7,7 @@ import pytest
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.tune.search import SearchGenerator, as_search_algorithm, prepare
+from trialpod.tune.search.optuna import OptunaSearch
 from trialpod.tune.search.searcher import Searcher
 
 SPACE = {"x": tune.uniform(0, 1), "nested": {"n": tune.randint(0, 3)}, "constant": 7}
@@ -107,3 +108,39 @@ def test_a_searcher_is_saved_to_a_file_and_restored(tmp_path: Any) -> None:
     assert other.suggest("b") == {"x": 0.02, "nested": {"n": 1}}
     with pytest.raises(InvalidInputError, match="holds no state"):
         other.restore(tmp_path / "missing.json")
+
+
+class TestSearcherOfAUser:
+    """What FLAML's searchers, which were written for Ray, rely on."""
+
+    def test_is_asked_again_while_no_trial_runs(self) -> None:
+        """Ray asks until it gets a config, and here at most so often that a searcher without one ends the search."""
+        hesitant = Hesitant(3)
+        search = _search(hesitant)
+        first = search.next_suggestion()
+        assert (first.config["x"], hesitant.asked) == (0.01, 4)
+        hesitant.hesitates = 10**6
+        assert search.next_suggestion() is None
+        assert hesitant.asked == 5
+        search.on_trial_complete(first.trial_id, {"loss": 1})
+        assert search.next_suggestion() is None
+        assert hesitant.asked < 200
+
+    def test_sees_the_config_in_results(self) -> None:
+        assert _search(Counting()).shows_config
+        assert _search(tune.search.ConcurrencyLimiter(Counting(), 2)).shows_config
+        assert not _search(OptunaSearch()).shows_config
+
+
+class Hesitant(Counting):
+    """Has nothing to suggest for some calls."""
+
+    def __init__(self, hesitates: int) -> None:
+        super().__init__()
+        self.hesitates = hesitates
+        self.asked = 0
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        self.asked += 1
+        self.hesitates -= 1
+        return super().suggest(trial_id) if self.hesitates < 0 else None

@@ -120,6 +120,10 @@ def generator_of(random_state: Any) -> random.Random | NumpyDraws:
     """Return where to draw from for what Ray calls ``random_state``."""
     if isinstance(random_state, (random.Random, NumpyDraws)):
         return random_state
+    if is_numpy_generator(getattr(random_state, "rng", None)):  # Ray's own wrapper of one
+        return NumpyDraws(random_state.rng)
+    if type(random_state).__name__ == "_BackwardsCompatibleNumpyRng":  # which wraps the global one
+        return NumpyDraws()
     if random_state is None:
         return NumpyDraws() if "numpy" in sys.modules else random.Random()
     if is_numpy_generator(random_state):
