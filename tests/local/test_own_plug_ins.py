@@ -31,6 +31,7 @@ class Random(Searcher):
         return {"x": self.asked[trial_id]}
 
     def on_trial_complete(self, trial_id, result=None, **kwargs):
+        assert result["config/x"] == self.asked.get(trial_id, result["config/x"])
         self.ended[trial_id] = result["loss"]
 
 

@@ -61,7 +61,8 @@ told(n=len(grid), errors=grid.num_errors, ended=grid.num_terminated, config=best
     assert (facts["score"], facts["step"], facts["rows"], facts["iteration"]) == (15, 2, 3, 3)
     assert facts["frame"] == [13, 14, 15]
     assert facts["checkpoint"] is None
-    assert Path(str(facts["best_path"]), "result.json").is_file()
+    last = json.loads(Path(str(facts["best_path"]), "result.json").read_text().splitlines()[-1])
+    assert last["nested"] == {"step": 2}
     assert facts["path"] == str(shell.folder / "storage" / "exp")
 
 

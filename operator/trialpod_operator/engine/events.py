@@ -49,6 +49,7 @@ class ResultsReceived(Event, frozen=True):
     first: int
     results: list[msgspec.Raw]
     committed: list[CheckpointInfo] = []  # checkpoints that came with them
+    nested: list[str] = []  # flat names of dicts in the results, see trialpod.protocol.nested
 
 
 class CheckpointsChanged(Event, frozen=True):

@@ -95,6 +95,8 @@ class Results:
         algorithms = self._algorithms
         judges = chooser.judges or not algorithms.never_decide or bool(trial.ends_at)
         accounting.start_work(self._state, trial, {})  # a shell that knows of no beginning
+        if event.nested:
+            trial.note_nested(event.nested)
         if event.committed:
             self.add_checkpoints(trial, event.committed)
         shown, opened = fresh
@@ -118,7 +120,7 @@ class Results:
                     result["done"] = shown[number - offset]["done"] = True  # in the trial's files, and for callbacks
                 ends = trial.judged
             elif algorithms.search_listens and not done and not trial.repeat_of:
-                algorithms.inform_search(algorithms.search.on_trial_result, trial.trial_id, result)
+                algorithms.report_to_search(trial, result)
             if done:
                 self._endings.complete(trial, result)
                 ends = True
@@ -202,7 +204,7 @@ class Results:
             trial.take_completion_report()
             algorithms.complete_trial(trial, result, verdict.reason, by_scheduler=by_scheduler)
         elif not done and algorithms.search_listens and not trial.repeat_of:
-            algorithms.inform_search(algorithms.search.on_trial_result, trial.trial_id, result)
+            algorithms.report_to_search(trial, result)
         if decision == "pause" and not done:
             trial.pause_in_search()
             algorithms.inform_search(algorithms.search.on_pause, trial.trial_id)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, DecisionKind, EndCause
+from trialpod.protocol.nested import MAX_NAME, MAX_NAMES
 from trialpod.protocol.values import opaque_decoder, open_leniently, results_decoder
 from trialpod_operator.engine.choices import (
     ActiveExploit,
@@ -116,6 +117,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     results: int = 0  # over all attempts
     iteration: int = 0  # training_iteration of the last result
     result: bytes = b""  # the last result
+    nested: tuple[str, ...] = ()  # flat names of the dicts in its results, see trialpod.protocol.nested
     max_iteration: int = 0  # the highest training_iteration so far: what counts as progress
     value: float | None = None  # of the experiment's metric: the latest finite one, or NaN if none was finite
     value_iteration: int | None = None  # training_iteration of the result that had it
@@ -317,6 +319,12 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         """One more result of the current attempt."""
         self.current.received += 1
         self.results += 1
+
+    def note_nested(self, names: Collection[str]) -> None:
+        """These are names of dicts in its results."""
+        new = [name for name in names if name not in self.nested and len(name) <= MAX_NAME]
+        if new:
+            self.nested = (*self.nested, *new[: MAX_NAMES - len(self.nested)])
 
     def record_value(self, number: float, iteration: int | None) -> None:
         """Store a value of the metric; NaN does not replace a number."""

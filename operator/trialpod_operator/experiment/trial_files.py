@@ -111,7 +111,7 @@ class TrialFiles:
             self._open_now(trial.trial_id)
             return
         try:
-            log.append(results)
+            log.append(results, trial.nested)
         except StorageError as error:
             self._complain(trial.trial_id, error)
 
@@ -178,7 +178,7 @@ class TrialFiles:
             return False
         del self._unopened[trial_id]
         try:
-            log.append(results)
+            log.append(results, trial.nested)
         except StorageError as error:  # they stay in its buffer
             self._complain(trial_id, error)
         return True

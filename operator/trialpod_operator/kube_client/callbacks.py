@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.nested import flatten_row
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import RESULT_FILE
 from trialpod.tune.callback import Callback
@@ -167,7 +168,7 @@ class RemoteCallbacks:
                     return  # the last line is being written
                 delivered.offset += len(whole)
                 for line in whole.splitlines():
-                    self._result(delivered, json.loads(line))
+                    self._result(delivered, flatten_row(json.loads(line)))
         except KeyMissingError:
             return  # it is copied when there is something in it
         except StorageError as error:

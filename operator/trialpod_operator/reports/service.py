@@ -460,6 +460,7 @@ def _receive(served: Served, request: ReportRequest, received: int | None) -> No
                 first=request.first,
                 results=request.results,
                 committed=checkpoints,
+                nested=request.nested,
             )
         )
         checkpoints = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from trialpod.protocol.nested import find, flatten_row
 from trialpod.protocol.readable import real_number
 from trialpod.tune.result_keys import TIME_TOTAL_S, TRAINING_ITERATION
 
@@ -28,6 +29,10 @@ def _decoder(metric: str) -> msgspec.json.Decoder[Any]:
     if metric in (TRAINING_ITERATION, TIME_TOTAL_S):
         del names["value"]
     fields = [(field, Any, None) for field in names]
+    group = metric.partition("/")[0]
+    if group != metric and group not in names.values():
+        names["group"] = group  # the dict that the metric may have been reported in
+        fields.append(("group", Any, None))
     return msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=names, gc=False))
 
 
@@ -66,7 +71,18 @@ def read_points(data: bytes, metric: str) -> list[Point | None]:
         # NaN and the infinities, which are not JSON, or a damaged line: that one alone is left out.
         return [_slow_point(line, metric) for line in data.splitlines()]
     name = {TRAINING_ITERATION: "iteration", TIME_TOTAL_S: "time"}.get(metric, "value")
-    return [_point(line.iteration, line.time, getattr(line, name), at) for at, line in enumerate(lines)]
+    if "group" not in decoder.type.__struct_fields__:
+        return [_point(line.iteration, line.time, getattr(line, name), at) for at, line in enumerate(lines)]
+    group = metric.partition("/")[0]
+    return [
+        _point(
+            line.iteration,
+            line.time,
+            find({metric: line.value} if line.value is not None else {group: line.group}, metric),
+            at,
+        )
+        for at, line in enumerate(lines)
+    ]
 
 
 def sample_points(path: Path, metric: str, count: int) -> list[Point]:
@@ -101,7 +117,7 @@ def _slow_point(line: bytes, metric: str) -> Point | None:
         result = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return point_of(result, metric, 0) if isinstance(result, dict) else None
+    return point_of(flatten_row(result), metric, 0) if isinstance(result, dict) else None
 
 
 def _point(iteration: Any, time: Any, value: Any, number: int) -> Point | None:

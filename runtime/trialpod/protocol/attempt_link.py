@@ -36,6 +36,7 @@ from trialpod.protocol.messages import (
     ReportAnswer,
     ReportRequest,
 )
+from trialpod.protocol.nested import NestedNames
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,8 @@ class AttemptLink:
         """(attribute, value) pairs; a result with ``result[attribute] >= value`` waits for a decision."""
         self.decision: DecisionKind | None = None
         """The last decision that was not "continue"."""
+        self.nested = NestedNames()
+        """The names of dicts in results: complete for a result before it is published."""
         self._client = client
         self._trial_id = trial_id
         self._attempt = attempt
@@ -110,6 +113,8 @@ class AttemptLink:
         self._last = 0
         self._next = 1  # to be sent
         self._sent = 0  # the highest that was ever sent
+        self._is_new = True  # no result of the call in progress was sent before
+        self._named = 0  # names of nested metrics that the server has
         self._received = 0
         self._durable = 0
         self._bytes = 0
@@ -366,6 +371,7 @@ class AttemptLink:
             if size > MAX_BATCH_BYTES and count > 0:
                 del batch[count:]
                 break
+        self._is_new = self._next > self._sent
         sent = self._next + len(batch) - 1
         self._sent = max(self._sent, sent)
         announced = [item for item in self._announcements if not item.received and item.number <= sent]
@@ -375,6 +381,7 @@ class AttemptLink:
             attempt=self._attempt,
             first=self._next,
             results=[msgspec.Raw(result) for result in batch],
+            nested=self.nested.names[self._named :] if batch else [],
             checkpoints=[item.info for item in announced],
             deleted_checkpoints=self._deleted[:],
             unneeded_checkpoints=self._unneeded[:],
@@ -407,6 +414,8 @@ class AttemptLink:
             self._received = min(answer.received, self._last)
             self._next = max(self._next, self._received + 1)
             self._end_received = final
+            if self._is_new:  # else the server may have taken the results from an earlier call, without these names
+                self._named += len(request.nested)
         drop = min(answer.durable, self._last) - self._first + 1
         if drop > 0:
             self._bytes -= sum(map(len, self._results[:drop]))
@@ -430,6 +439,7 @@ class AttemptLink:
             )
             return
         self._received = received
+        self._named = 0
         self._next = received + 1
         self._end_received = False
         for item in self._announcements:

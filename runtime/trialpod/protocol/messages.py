@@ -241,6 +241,7 @@ class ReportRequest(Message):
     attempt: int
     first: int = 1  # number of results[0] in this attempt
     results: list[msgspec.Raw] = []  # each the MessagePack map of one complete result, flattened; see protocol.values
+    nested: list[str] = []  # flat names of dicts in the results up to these, see protocol.nested
     checkpoints: list[CheckpointInfo] = []  # committed since the last answered call
     deleted_checkpoints: list[str] = []  # names removed by the retention rules
     unneeded_checkpoints: list[str] = []  # names that the rules no longer keep; removed when an answer allows it

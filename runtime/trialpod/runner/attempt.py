@@ -104,6 +104,7 @@ class Attempt:
     ) -> None:
         self.assignment = assignment
         self.link = link
+        self.nested = link.nested
         self.info = TrialInfo(
             experiment=assignment.experiment,
             trial_name=assignment.trial_name,

@@ -112,7 +112,7 @@ class ClassRunner:
             result = complete.copy()
             for key in _STATIC:
                 result.pop(key, None)
-            result = flatten(result)
+            result = flatten(result, attempt.nested)
             result["checkpoint_dir_name"] = None
             done = bool(result["done"]) or attempt.judge(result)
             result["done"] = done

@@ -2,8 +2,9 @@
 
 Invariants:
 
-* ``result.json`` has one JSON object a line: the flattened result and the static part (trial_id, pid,
-  hostname, node_ip, config). NaN and the infinities are written as Python's `json` writes them.
+* ``result.json`` has one JSON object a line: the result as it was reported and the static part (trial_id, pid,
+  hostname, node_ip, config). NaN and the infinities are written as Python's `json` writes them. ``progress.csv`` has
+  nested metrics as "a/b".
 * Under the name ``ray`` the keys that every result has are in Ray's order, in both files.
 * The header of ``progress.csv`` is fixed by the first result; keys that appear later are left out of it. The config
   is in ``params.json`` and ``result.json``. Of a name that is static and reported, the static value is written.
@@ -24,7 +25,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import msgspec
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import StorageError
+from trialpod.protocol.nested import depth, nest
 from trialpod.protocol.values import readable
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
@@ -147,8 +149,12 @@ class TrialLog:
         if _jsonable(static.get("config")) != _jsonable(config):
             self._write_params()
 
-    def append(self, results: Iterable[Mapping[str, Any]]) -> None:
-        """Add results, flattened, in their order.
+    def append(self, results: Iterable[Mapping[str, Any]], nested: Collection[str] = ()) -> None:
+        """Add results in their order.
+
+        Args:
+            results: by flat names.
+            nested: the flat names of the dicts in them, see `trialpod.protocol.nested`.
 
         Raises:
             StorageError: a full buffer could not be written; it is kept and written with the next flush.
@@ -159,9 +165,9 @@ class TrialLog:
             if not _SIMPLE.issuperset(map(type, result.values())):
                 result = {key: _jsonable(value) for key, value in result.items()}
             if self._as_ray:
-                self._append_as_ray(result)
+                self._append_as_ray(result, nested)
             else:
-                self._append_row(result, self._append_json(result))
+                self._append_row(result, self._append_json(result, nested))
             if self._events is not None:
                 record = self._events.encoder.encode(result)
                 self._records.append(record)
@@ -210,34 +216,37 @@ class TrialLog:
         self.flush()
         return dict(self._sizes)
 
-    def _append_as_ray(self, result: Mapping[str, Any]) -> None:
+    def _append_as_ray(self, result: Mapping[str, Any], nested: Collection[str]) -> None:
         everything = {**result, **self._static}
         row = {key: value for key, value in everything.items() if key not in _RAY_ORDER}
         row |= {key: everything[key] for key in _RAY_ORDER if key in everything}
-        line = json.dumps(_jsonable(row)).encode() + b"\n"
+        line = json.dumps(_jsonable(nest(row, nested) if nested else row)).encode() + b"\n"
         self._results.append(line)
         row.pop("config", None)
+        if nested:  # Ray's columns of nested metrics are the last ones
+            row = dict(sorted(row.items(), key=lambda item: depth(item[0], nested)))
         if self._columns is None:
             self._rows.append(_csv_row(list(row)) + b"\n")
             self._set_columns(list(row), len(row))
         self._rows.append(_csv_row([row.get(key) for key in self._own]) + self._row_tail)
         self._buffered += len(line) + len(self._rows[-1])
 
-    def _append_json(self, result: Mapping[str, Any]) -> bool:
+    def _append_json(self, result: Mapping[str, Any], nested: Collection[str]) -> bool:
         """Add the line; return whether msgspec can encode all values as they are."""
         simple = False
+        written = nest(result, nested) if nested else result
         for value in result.values():
             kind = value.__class__
             # A float minus itself is 0.0 unless it is NaN or infinite, which msgspec would write as null.
             if kind not in _SIMPLE or (kind is float and value - value):
-                line = _slow(result)
+                line = _slow(written)
                 break
         else:
             try:
-                line = _fast.encode(result)
+                line = _fast.encode(written)
                 simple = True
             except (ValueError, TypeError, OverflowError):  # lone surrogates, huge integers
-                line = _slow(result)
+                line = _slow(written)
         # Both parts are objects: their braces become the comma between them.
         line = line[:-1] + self._json_tail if len(line) > 2 else self._json_alone
         self._results.append(line)

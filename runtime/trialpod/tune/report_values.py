@@ -14,6 +14,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, WrongTypeError, nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, MAX_RESULT_BYTES, StopRule
+from trialpod.protocol.nested import NestedNames
 from trialpod.protocol.values import MetricsEncoder, number, plain_encoder
 from trialpod.tune.result_keys import DEFAULT_METRIC
 
@@ -60,24 +61,29 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
     return {DEFAULT_METRIC: only_number, **named}
 
 
-def flatten(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return a flat copy of `metrics` in which a nested ``{"a": {"b": 1}}`` is ``{"a/b": 1}``."""
+def flatten(metrics: dict[str, Any], names: NestedNames | None = None) -> dict[str, Any]:
+    """Return a flat copy of `metrics` in which a nested ``{"a": {"b": 1}}`` is ``{"a/b": 1}``.
+
+    `names` takes the flat names of the dicts.
+    """
     flat: dict[str, Any] = {}
     for key, value in metrics.items():
         if key.__class__ is not str:
             key = key_name(key)
         if isinstance(value, dict) and value:
-            _flatten_into(flat, key, value)
+            _flatten_into(flat, key, value, names)
         else:
             flat[key] = value
     return flat
 
 
-def _flatten_into(flat: dict[str, Any], prefix: str, metrics: dict[Any, Any]) -> None:
+def _flatten_into(flat: dict[str, Any], prefix: str, metrics: dict[Any, Any], names: NestedNames | None) -> None:
+    if names is not None:
+        names.add(prefix)
     for key, value in metrics.items():
         name = f"{prefix}/{key if key.__class__ is str else key_name(key)}"
         if isinstance(value, dict) and value:
-            _flatten_into(flat, name, value)
+            _flatten_into(flat, name, value, names)
         else:
             flat[name] = value
 

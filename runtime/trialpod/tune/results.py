@@ -1,6 +1,7 @@
 """The results of trials as data: read back from ``result.json``, flattened, summed up and ranked.
 
-``result.json`` has one JSON object a line, in order of arrival, with NaN and Infinity as Python writes them. A trial
+``result.json`` has one JSON object a line, in order of arrival, with NaN and Infinity as Python writes them; nested
+metrics are nested there, and have names such as "a/b" here. A trial
 that was retried from a checkpoint reports some iterations again; those rows count, and the earlier ones do not.
 
 Ranking reads no file for the scope "last"; the other scopes read ``result.json`` of every trial.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, StorageError, nearest
+from trialpod.protocol.nested import find, flatten_row
 from trialpod.tune.plugins.repeats import source_of
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
             raise StorageError(
                 f"{path}, line {number}, is not a result ({error}); remove that line to read the others"
             ) from error
-        yield row
+        yield flatten_row(row)
 
 
 def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,14 +130,7 @@ def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def lookup(metrics: dict[str, Any], name: str) -> Any:
     """Return a metric by its flattened name, or None; ``config/lr`` finds what is in the nested config."""
-    if name in metrics:
-        return metrics[name]
-    value: Any = metrics
-    for part in name.split("/"):
-        if not isinstance(value, dict) or part not in value:
-            return None
-        value = value[part]
-    return value
+    return find(metrics, name)
 
 
 def check_scope(where: str, scope: object) -> None:

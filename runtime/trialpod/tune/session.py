@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, WrongTypeError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.nested import NestedNames
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.report_values import encode, flatten, metrics_of
@@ -40,6 +41,7 @@ class Channel(Protocol):
     """Where a session's results go: the attempt."""
 
     preempted: bool
+    nested: NestedNames  # takes the names of the dicts in results
 
     def judge(self, result: dict[str, Any]) -> bool:
         """Whether a flat result meets a stop rule."""
@@ -169,7 +171,7 @@ class Session:
                 f"it got {type(metrics).__name__}"
             )
         now = self._clock()
-        result = flatten(metrics)
+        result = flatten(metrics, self.channel.nested)
         iteration = self._iteration + 1
         since_restore = self._iterations_since_restore + 1
         elapsed = now - self._reported_at

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.nested import NestedNames
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import encode
 from trialpod.tune.session import Outcome
@@ -20,6 +21,7 @@ class Recorder:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.preempted = False
+        self.nested = NestedNames()
         self.folder = folder
         self.sent: list[dict[str, Any]] = []
         self.announced: list[str] = []

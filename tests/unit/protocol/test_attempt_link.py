@@ -318,3 +318,39 @@ def test_a_runner_that_is_refused_work_learns_why() -> None:
     client = ReportClient("unix:/x", "e", connection=server)  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="status 404"):
         client.assignment(AssignmentRequest(runner="r", pid=1, hostname="h"))
+
+
+class TestNamesOfNestedMetrics:
+    def test_are_sent_with_their_result_and_once(self) -> None:
+        link, server, _ = linked()
+        for number, name in ((1, "a"), (2, "b"), (3, "")):
+            if name:
+                link.nested.add(name)
+            link.publish(encoded(number))
+            link.wait_decision()
+        assert [request.nested for request in server.requests] == [["a"], ["b"], []]
+
+    def test_are_sent_again_when_the_server_may_lack_them(self) -> None:
+        """The second call repeats results that the server may have taken from the first, without the second name."""
+        link, server, _ = linked(TransportError("away"))
+        link.nested.add("a")
+        link.publish(encoded(1))
+        link._call()
+        link.nested.add("b")
+        link.wait_decision()
+        link.publish(encoded(2))
+        link.wait_decision()
+        assert [(values(r), r.nested) for r in server.requests] == [
+            ([1], ["a"]),
+            ([1], ["a", "b"]),
+            ([2], ["a", "b"]),
+        ]
+
+    def test_are_sent_again_to_a_server_that_lost_results(self) -> None:
+        link, server, _ = linked(ReportAnswer(received=1), ReportAnswer(received=0))
+        link.nested.add("a")
+        link.publish(encoded(1))
+        link.wait_decision()
+        link.publish(encoded(2))
+        link.wait_decision()
+        assert [(values(r), r.nested) for r in server.requests] == [([1], ["a"]), ([2], []), ([1, 2], ["a"])]

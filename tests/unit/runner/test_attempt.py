@@ -9,6 +9,7 @@ import pytest
 from trialpod import tune
 from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
+from trialpod.protocol.nested import NestedNames
 from trialpod.runner.attempt import Attempt
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.command.command_runner import run_command
@@ -20,6 +21,7 @@ class Link:
     """Keeps what the attempt hands to its link."""
 
     def __init__(self) -> None:
+        self.nested = NestedNames()
         self.horizons: tuple[tuple[str, float], ...] = ()
         self.decision: str | None = None
         self.published: list[dict[str, Any]] = []

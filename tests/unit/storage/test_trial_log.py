@@ -290,3 +290,27 @@ class TestUnderRaysName:
         assert list(row) == order
         header = (tmp_path / "progress.csv").read_text().splitlines()[0]
         assert header.split(",") == [key for key in order if key != "config"]
+
+
+class TestNestedMetrics:
+    FLAT = {"b/y": 1, "loss": 2.0, "b/a/x": 3, "train/acc": 0.5}  # noqa: RUF012
+
+    def test_are_nested_in_json_and_flat_in_csv(self, tmp_path):
+        log = TrialLog(tmp_path, STATIC)
+        log.append([self.FLAT, {**self.FLAT, "loss": math.nan}], ("b", "b/a"))
+        log.flush()
+        first, second = results(tmp_path)
+        assert first == {"b": {"y": 1, "a": {"x": 3}}, "loss": 2.0, "train/acc": 0.5, **STATIC}
+        assert second["b"] == first["b"]
+        assert math.isnan(second["loss"])
+        row = rows(tmp_path)[0]
+        assert {key: row[key] for key in self.FLAT} == {"b/y": "1", "loss": "2.0", "b/a/x": "3", "train/acc": "0.5"}
+
+    def test_have_the_last_columns_under_the_name_ray(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("trialpod.storage.trial_log.under_ray", lambda: True)
+        log = TrialLog(tmp_path, STATIC)
+        log.append([self.FLAT], ("b", "b/a"))
+        log.flush()
+        assert results(tmp_path)[0]["b"] == {"y": 1, "a": {"x": 3}}
+        assert list(rows(tmp_path)[0])[-2:] == ["b/y", "b/a/x"]
+        assert rows(tmp_path)[0]["b/a/x"] == "3"

@@ -9,6 +9,7 @@ import pytest
 
 from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.nested import NestedNames
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import encode
@@ -20,6 +21,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.preempted = False
+        self.nested = NestedNames()
         self.sent: list[dict[str, Any]] = []
         self.outcome: Outcome | None = None
         self.stop_at: int | None = None

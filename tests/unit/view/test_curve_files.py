@@ -121,3 +121,12 @@ class TestOrder:
         model.load()
         assert len(json.loads(model.curves(after=cursor))["curves"]) == 50
         assert json.loads(model.trial_rows(cursor))["trials"] == []
+
+
+class TestNestedMetrics:
+    @pytest.mark.parametrize("bad", [b"", line(9, other=float("nan"))], ids=["plain", "with a line that is no JSON"])
+    def test_are_found_by_their_flat_name(self, bad: bytes) -> None:
+        data = line(1, loss={"train": 1.5}) + line(2, **{"loss/train": 2.5}) + line(3, loss={"a": {"b": 1}}) + bad
+        assert read_columns(data, "loss/train", 10) is None
+        assert read_points(data, "loss/train")[:3] == [(1, 0.5, 1.5), (2, 1, 2.5), None]
+        assert read_points(data, "loss/a/b")[2] == (3, 1.5, 1.0)

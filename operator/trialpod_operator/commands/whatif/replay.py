@@ -19,6 +19,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, EndCause
+from trialpod.protocol.nested import flatten_row
 from trialpod.protocol.values import metrics_encoder
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import RESULT_FILE
@@ -113,7 +114,7 @@ def recorded_trial(trial: Trial, data: bytes) -> RecordedTrial:
         iteration = result.get(TRAINING_ITERATION) if isinstance(result, dict) else None
         if isinstance(iteration, int):
             results = {known: each for known, each in results.items() if known < iteration}
-            results[iteration] = result
+            results[iteration] = flatten_row(result)
     rows = list(results.values())
     seconds, before = [], 0.0
     for row in rows:

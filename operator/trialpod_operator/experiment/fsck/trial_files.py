@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from trialpod.protocol.nested import flatten_row
 from trialpod.protocol.values import readable, results_decoder
 from trialpod.storage.layout import PROGRESS_FILE, RESULT_FILE
 from trialpod_operator.experiment.fsck.findings import Findings
@@ -145,8 +146,8 @@ def _difference(line: bytes, result: Mapping[str, Any], trial_id: str) -> str:
         return "is no result"
     if found.get("trial_id") != trial_id:
         return f"is of trial {found.get('trial_id')}"
-    wanted = {key: value for key, value in result.items() if key not in STATIC}
-    shown = {key: value for key, value in found.items() if key not in STATIC}
+    wanted = flatten_row({key: _plain(value) for key, value in result.items() if key not in STATIC})
+    shown = flatten_row({key: value for key, value in found.items() if key not in STATIC})
     if shown.get("done") is True and wanted.get("done") is False:
         del shown["done"], wanted["done"]  # the engine stopped the trial at this result
     for key in sorted(wanted.keys() | shown.keys()):
@@ -159,10 +160,14 @@ def _difference(line: bytes, result: Mapping[str, Any], trial_id: str) -> str:
     return ""
 
 
+def _plain(value: Any) -> Any:
+    kinds = (bool, int, float, str, bytes, list, tuple, dict, type(None))
+    return value if isinstance(value, kinds) else readable(value)
+
+
 def _same(value: Any, found: Any) -> bool:
     """Return whether `found` is what a result's value is as JSON."""
-    if not isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, type(None))):
-        value = readable(value)
+    value = _plain(value)
     if isinstance(value, float):
         return isinstance(found, (int, float)) and (value == found or (value != value and found != found))
     if value is None or isinstance(value, (bool, int, str)):

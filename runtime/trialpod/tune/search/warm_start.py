@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.nested import flatten_row
 from trialpod.tune.results import RESULT_FILE
 
 if TYPE_CHECKING:
@@ -128,5 +129,5 @@ def _last_row(data: bytes) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             continue  # a last line that was being written when the trial was killed
         if isinstance(row, dict):
-            return row
+            return flatten_row(row)
     return None

@@ -19,6 +19,7 @@ from typing import Any
 from trialpod.compat.activation import under_ray
 from trialpod.errors import CheckpointError, TrainableError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.nested import NestedNames
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import as_number
@@ -35,6 +36,7 @@ class _Hand:
 
     def __init__(self, folder: str) -> None:
         self.preempted = False
+        self.nested = NestedNames()
         self.results: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
         self.resume = threading.Semaphore(0)
         self.stopping = False

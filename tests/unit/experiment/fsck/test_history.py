@@ -110,6 +110,23 @@ def stand(tmp_path: Path) -> Stand:
     return made
 
 
+def test_nested_metrics_are_no_finding(tmp_path: Path) -> None:
+    stand = Stand(tmp_path)
+    results = [{"score": 1.0, "loss/a": 2}, {"score": 1.0, "loss/a": 3, "eval/b": None}]
+    for number, (result, names) in enumerate(zip(results, (["loss"], ["eval"]), strict=True), 1):
+        raw = msgspec.Raw(msgspec.msgpack.encode({"training_iteration": number, **result}))
+        stand.apply(events.ResultsReceived(trial_id=stand.good, attempt=1, first=number, results=[raw], nested=names))
+    stand.host.flush()
+    rows = [json.loads(line) for line in stand.results(stand.good).read_text().splitlines()]
+    assert [row["loss"] for row in rows] == [{"a": 2}, {"a": 3}]
+    assert rows[1]["eval"] == {"b": None}
+    assert stand.found() == []
+    reopened = JournaledEngine(make_plan(), tmp_path, lambda: 1001.0, lambda action: None)
+    assert reopened.engine.state.trials[stand.good].nested == ("loss", "eval")
+    reopened.flush()
+    assert [json.loads(line) for line in stand.results(stand.good).read_text().splitlines()] == rows
+
+
 def test_a_whole_history_has_no_findings(stand: Stand) -> None:
     assert stand.findings() == []
     found = examine(open_storage(str(stand.directory)), verify=True)
