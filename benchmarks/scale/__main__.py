@@ -1,11 +1,12 @@
 """One operator with thousands of trials on nodes that do not exist: what it costs, and how soon it reacts.
 
-    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 100] [--small 50] [--minutes 25] [--json FILE]
+    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 100] [--small 50] [--minutes 25] [--replicas 1]
 
 One large experiment keeps 1,000 trials running until 10,000 have finished (times `--scale`). On the way 50 small ones
-are applied beside it, one after the other; at its full size the operator is killed and started again. The control
-plane is real, and so are the operator, the bucket and the protocol; nodes and pods are kwok's, and `attempts` speaks
-for the pods. Needs what the test cluster needs (docs/cluster-tests.md): Linux, root, Go.
+are applied beside it, one after the other; at its full size the operator is killed and started again. With
+`--replicas 2` two operators share the work, the one of the large experiment is killed, and the other takes over.
+The control plane is real, and so are the operator, the bucket and the protocol; nodes and pods are kwok's, and
+`attempts` speaks for the pods. Needs what the test cluster needs (docs/cluster-tests.md): Linux, root, Go.
 
 The trials of the large one take `--seconds` each, a quarter more or less (`--spread 0`: all the same).
 
@@ -42,7 +43,9 @@ import plane
 from attempts import Attempts, Seen, Work
 from operator_figures import Received, Requests, etcd_bytes, quantile, sample
 
-from trialpod_operator.cluster.kube import Kube, experiments, pods, trials
+from trialpod_operator.cluster.kube import Kube, experiments, leases, pods, trials
+from trialpod_operator.cluster.names import SHARDS_ANNOTATION
+from trialpod_operator.cluster.shards.assignment import SHARDS, decode_map, shard_of
 
 LARGE, SMALL = "large", "small"
 RUNNING, FINISHED = 1000, 10_000
@@ -96,13 +99,14 @@ class Bench:
         self.arguments = arguments
         self.running = max(4, round(RUNNING * arguments.scale))
         self.total = self.running + max(8, round(FINISHED * arguments.scale))
-        self.attempts = Attempts({LARGE: Work(RESULTS, arguments.seconds, arguments.spread), SMALL: SMALL_WORK})
+        work = {LARGE: Work(RESULTS, arguments.seconds, arguments.spread), SMALL: SMALL_WORK}
+        self.attempts = Attempts(work, arguments.replicas)
         self.requests = Requests()
         self.counted: Counter[str] = Counter()
         self.counted_in_all: Counter[str] = Counter()
         self.figures: dict[str, Any] = {}
         self.curve: list[dict[str, float]] = []
-        self.pid = 0
+        self.pids: dict[int, int] = {}
         self.began = time.monotonic()
         self.ends = self.began + 60.0 * arguments.minutes
         self.cut = ""
@@ -117,8 +121,9 @@ class Bench:
         """Measure everything."""
         os.environ["KUBECONFIG"] = str(plane.KUBECONFIG)
         self.kube = await Kube.connect()
-        self.pid = plane.start_operator({"TRIALPOD_LOG_LEVEL": "WARNING"})
-        await self.until(lambda: sample(self.pid) is not None, "the operator answers", errors=True)
+        for number in range(self.arguments.replicas):
+            self.start_operator(number)
+        await self.until(self.all_serve, "each operator serves its share", errors=True)
         await asyncio.sleep(3)
         following = asyncio.ensure_future(self.attempts.run())
         watching = asyncio.ensure_future(self.watch())
@@ -131,12 +136,12 @@ class Bench:
 
     async def measure(self) -> None:
         """Apply the experiments and see."""
-        start = self.empty = sample(self.pid)
+        start = self.empty = sample(self.pids)
         self.tell("an operator without experiments", rss_mb=start.rss / 1e6, files=start.files)
         began = time.monotonic()
         await self.apply(manifest(LARGE, self.total, self.running, RESULTS))
         await self.until(lambda: self.large.assigned >= self.running, f"{self.running} trials run")
-        full = sample(self.pid)
+        full = sample(self.pids)
         self.tell(
             f"{self.running} trials run",
             seconds=time.monotonic() - began,
@@ -155,7 +160,7 @@ class Bench:
 
     async def churn(self, what: str, until: int) -> None:
         """Measure the large experiment between now and so many finished trials."""
-        large, before, received = self.large, sample(self.pid), self.received.look()
+        large, before, received = self.large, sample(self.pids), self.received.look()
         processors = plane.processor_times()
         self.count()
         self.counted.clear()
@@ -170,7 +175,7 @@ class Bench:
         )
         if large.finished < until:
             self.cut = f"{large.finished} of {until} trials had finished when their time was up"
-        after, processors_after = sample(self.pid), plane.processor_times()
+        after, processors_after = sample(self.pids), plane.processor_times()
         seconds, number = time.monotonic() - began, large.finished - done
         decisions, to_next, to_assignment = (each[start:] for each, start in zip(lists, starts, strict=True))
         self.count()
@@ -210,7 +215,7 @@ class Bench:
     async def beside(self, before: int) -> None:
         """Apply the small experiments, one after the other, while the large one continues."""
         applied: dict[str, float] = {}
-        start, large = sample(self.pid), self.large
+        start, large = sample(self.pids), self.large
         decisions = len(large.decisions)
         for number in range(self.arguments.small):
             name = f"{SMALL}-{number:02d}"
@@ -223,7 +228,7 @@ class Bench:
         await self.until(
             lambda: all(found[name].finished >= SMALL_TRIALS for name in applied), "the small ones have finished"
         )
-        after = sample(self.pid)
+        after = sample(self.pids)
         first = [found[name].first_pod - at_ for name, at_ in applied.items()]
         answers = [each for name in applied for each in found[name].decisions]
         to_next = [each for name in applied for each in found[name].to_next_pod]
@@ -242,13 +247,16 @@ class Bench:
         )
 
     async def restart(self) -> None:
-        """Kill the operator at its full size, start it again, and see how soon it is back."""
-        before, attempts = self.large.pods, self.attempts
+        """Kill the operator at its full size, and see how soon it, or another one, is back."""
+        before, attempts, several = self.large.pods, self.attempts, self.arguments.replicas > 1
+        victim = await self.server_of(LARGE)
         attempts.interrupted.clear()
         killed = time.monotonic()
-        plane.kill_operator()
-        self.pid = plane.start_operator({"TRIALPOD_LOG_LEVEL": "WARNING"})
-        self.received = Received(self.pid)
+        plane.kill_operator(victim)
+        del self.pids[victim]
+        if not several:
+            self.start_operator(victim)
+        self.received = Received([*self.pids.values()])
         running = attempts.playing
         await self.until(lambda: attempts.interrupted, "an attempt is answered again")
         first = time.monotonic() - killed
@@ -258,13 +266,13 @@ class Bench:
         if self.large.pods < self.total:
             await self.until(lambda: self.large.pods > before, "a pod is created again")
         pod = time.monotonic() - killed
-        again = sample(self.pid)
+        again = sample(self.pids)
         # Attempts call every ten seconds at the latest. Who calls when the operator is back waits for no more than a
         # new connection; so the last answer that somebody has waited for says when all were answered.
         waited = [answered for broke, answered in attempts.interrupted if answered - broke > WAITED_S]
         every = max(waited, default=killed) - killed
         self.tell(
-            "kill -9 and restart at full size",
+            f"fail-over to one of {len(self.pids)} others" if several else "kill -9 and restart at full size",
             running=running,
             finished=self.large.finished,
             first_answer_s=first,
@@ -274,6 +282,12 @@ class Bench:
             cpu_s=again.cpu_s,
             rss_mb=again.rss / 1e6,
         )
+        if several:
+            began = time.monotonic()
+            self.start_operator(victim)
+            await self.until(self.all_serve, "each operator serves its share again", errors=True)
+            self.received = Received([*self.pids.values()])
+            self.tell("rebalanced after it came back", seconds=time.monotonic() - began)
 
     async def finish(self) -> None:
         """Let all trials end, and see what is left."""
@@ -297,7 +311,7 @@ class Bench:
             await asyncio.sleep(0.5)
         self.count()
         kinds = {key: count for key, count in self.counted_in_all.most_common() if countable(key)}
-        last = sample(self.pid)
+        last = sample(self.pids)
         ended = sum(each.finished for each in self.attempts.experiments.values())
         self.tell(
             "at the end",
@@ -310,6 +324,31 @@ class Bench:
             etcd_mb=etcd_bytes() / 1e6,
         )
 
+    # -- operators --
+
+    def start_operator(self, number: int) -> None:
+        """Start one of them."""
+        self.pids[number] = plane.start_operator(number, self.arguments.replicas)
+
+    def all_serve(self) -> bool:
+        """Return whether each operator serves its share of the shards."""
+        share = SHARDS // self.arguments.replicas
+        wanted = share if self.arguments.replicas > 1 else 0
+        return all(
+            sum(name == "trialpod_shard_experiments" for name, _ in sample({number: pid}).metrics) >= wanted
+            for number, pid in self.pids.items()
+        )
+
+    async def server_of(self, name: str) -> int:
+        """Return the number of the operator that serves an experiment."""
+        if self.arguments.replicas == 1:
+            return 0
+        item = await self.kube.get(experiments(plane.NAMESPACE), name) or {}
+        lease = await self.kube.get(leases(plane.OPERATOR_ACCOUNT[0]), "trialpod-operator") or {}
+        shard_map = decode_map(lease["metadata"]["annotations"][SHARDS_ANNOTATION])
+        owner = shard_map.shards[shard_of(item["metadata"]["uid"])].owner
+        return next(number for number in self.pids if plane.operator_pod(number) == owner)
+
     # -- parts --
 
     async def apply(self, document: dict[str, Any]) -> None:
@@ -318,12 +357,12 @@ class Bench:
 
     async def watch(self) -> None:
         """Look at the operator every few seconds: the curve of its growth."""
-        self.received = Received(self.pid)
+        self.received = Received([*self.pids.values()])
         while True:
             await asyncio.sleep(2.5)
             self.count()
             try:
-                now = sample(self.pid)
+                now = sample(self.pids)
                 self.received.look()
             except (OSError, ValueError):
                 continue  # it is being restarted
@@ -374,8 +413,8 @@ class Bench:
                     raise
             if self.attempts.problems:
                 raise SystemExit("an attempt was refused: " + self.attempts.problems[0])
-            if not plane.operator_runs():
-                raise SystemExit("the operator has ended by itself")
+            if not plane.operators_run():
+                raise SystemExit("an operator has ended by itself")
             if time.monotonic() > deadline:
                 lists = ("decisions", "to_next_pod", "to_assignment", "ends")
                 seen = {name: value for name, value in asdict(self.large).items() if name not in lists}
@@ -411,6 +450,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100.0, help="how long a trial of the large experiment takes")
     parser.add_argument("--spread", type=float, default=0.25, help="by which part of that they take more or less")
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
+    parser.add_argument("--replicas", type=int, default=1, help="how many operators share the work")
     parser.add_argument("--minutes", type=float, default=25.0, help="maximum time; what still runs then is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")
     parser.add_argument("--store", action="store_true", help="keep the run in benchmarks/scale/results")

@@ -24,13 +24,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
-from plane import KUBECONFIG, NAMESPACE, TokenIssuer
+from plane import KUBECONFIG, NAMESPACE, REPORT_PORT, TokenIssuer
 
 from trialpod.protocol.http import SILENCE_S
 from trialpod.protocol.messages import (
     AssignmentAnswer,
     AssignmentRequest,
     AttemptEnd,
+    ErrorAnswer,
     Message,
     ReportAnswer,
     ReportRequest,
@@ -42,7 +43,6 @@ PODS = f"{API}/api/v1/namespaces/{NAMESPACE}/pods"
 SELECTOR = "app.kubernetes.io/name=trialpod-trial"
 EXPERIMENT_LABEL, TRIAL_ID_LABEL = "trialpod.dev/experiment", "trialpod.dev/trial-id"
 ATTEMPT_LABEL = "trialpod.dev/attempt"
-REPORTS = ("127.0.0.1", 8443)
 LEAST_WAIT_S = 0.2
 T = TypeVar("T", bound=Message)
 _encode = msgspec.msgpack.Encoder().encode
@@ -87,10 +87,12 @@ class Attempts:
 
     Args:
         work: by the first word of an experiment's name (up to "-"), what its attempts do.
+        operators: how many there are. Their Service sends a new connection to any of them.
     """
 
-    def __init__(self, work: Mapping[str, Work]) -> None:
+    def __init__(self, work: Mapping[str, Work], operators: int = 1) -> None:
         self._work = work
+        self._service = [("127.0.0.1", REPORT_PORT + number) for number in range(operators)]
         self._issuer = TokenIssuer(NAMESPACE, "default", "trialpod.dev")
         self._playing: dict[str, asyncio.Task[None]] = {}  # by the pod's uid
         self._known: dict[str, float] = {}  # uid -> when it was first seen
@@ -110,6 +112,10 @@ class Attempts:
     def playing(self) -> int:
         """How many attempts are under way."""
         return len(self._playing)
+
+    def any_operator(self) -> tuple[str, int]:
+        """Return where the Service sends a new connection."""
+        return random.choice(self._service)
 
     async def run(self) -> None:
         """Follow the pods until cancelled."""
@@ -270,6 +276,7 @@ class _Line:
         self._attempts = attempts
         self._address = f"127.{1 + (number >> 16) % 200}.{number >> 8 & 255}.{number & 255}"
         self._authorization = f"Authorization: Bearer {token}\r\n"
+        self._direct: tuple[str, int] | None = None  # the operator that another one named
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -287,6 +294,7 @@ class _Line:
                 status, retry_after, data = await self._exchange(where, body)
             except (OSError, asyncio.IncompleteReadError, ValueError):
                 self.close()
+                self._direct = None
                 broke = broke or time.monotonic()
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(wait * 2, 2.0)
@@ -297,6 +305,14 @@ class _Line:
                     attempts.interrupted.append((broke, time.monotonic()))
                 return msgspec.msgpack.decode(data, type=answer)
             attempts.refused[status] += 1
+            if status == 421:
+                host, _, port = msgspec.msgpack.decode(data, type=ErrorAnswer).address.rpartition(":")
+                self.close()
+                self._direct = (host, int(port))
+                continue
+            if status == 503 and self._direct is not None:
+                self.close()
+                self._direct = None
             if status not in (401, 429, 503):
                 raise RuntimeError(f"{where}: {status} {data[:300]!r}")
             await asyncio.sleep(max(LEAST_WAIT_S, retry_after) * random.uniform(1.0, 1.5))
@@ -304,7 +320,9 @@ class _Line:
     async def _exchange(self, where: str, body: bytes) -> tuple[int, float, bytes]:
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(
-                *REPORTS, ssl=self._attempts.tls, local_addr=(self._address, 0)
+                *(self._direct or self._attempts.any_operator()),
+                ssl=self._attempts.tls,
+                local_addr=(self._address, 0),
             )
         head = f"POST {where} HTTP/1.1\r\nHost: localhost\r\n{self._authorization}Content-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)

@@ -14,13 +14,7 @@ from typing import Any, NamedTuple
 STORED = Path(__file__).with_name("results")
 """One JSON file for each run that was kept: figures, machine, commit and arguments."""
 
-CHURN, LAST, BESIDE, RESTART, END = (
-    "half of them",
-    "to all of them",
-    "small experiments beside",
-    "kill -9",
-    "at the end",
-)
+LAST, BESIDE, RESTART, FAIL_OVER = "to all of them", "small experiments beside", "kill -9", "fail-over"
 
 
 class Goal(NamedTuple):
@@ -54,6 +48,7 @@ GOALS = (
     Goal("operator CPU per trial", LAST, "cpu_ms_per_trial", 30.0, "ms"),
     Goal("API requests per trial", LAST, "requests_per_trial", 6.0, ""),
     Goal("kill -9 until all attempts are answered", RESTART, "answered_all_s", 5.0),
+    Goal("fail-over until all attempts are answered", FAIL_OVER, "answered_all_s", 10.0),
     Goal("small: first pod p99", BESIDE, "apply_to_first_pod_p99_s", 1.0),
     Goal("small: decision p99", BESIDE, "decision_p99_s", 0.1),
 )

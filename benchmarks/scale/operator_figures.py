@@ -8,13 +8,12 @@ import re
 import subprocess
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plane import AUDIT_LOG, OPERATOR
+from plane import AUDIT_LOG, OPERATOR, PROBE_PORT
 
-METRICS = "http://127.0.0.1:8080/metrics"
 ETCD_METRICS = "http://127.0.0.1:2379/metrics"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
@@ -22,25 +21,42 @@ _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
 @dataclass
 class Sample:
-    """The operator at one moment."""
+    """All operators at one moment."""
 
     rss: int
-    """Bytes."""
+    """Bytes; of the largest one."""
     cpu_s: float
     files: int
     metrics: dict[tuple[str, str], float] = field(repr=False)
     """By name and labels as they are printed."""
 
 
-def sample(pid: int) -> Sample:
-    """Look at the operator."""
+def sample(pids: Mapping[int, int]) -> Sample:
+    """Look at all operators: the sum of what they take and count.
+
+    Args:
+        pids: process id of each, by its number.
+    """
+    found = [_sample(number, pid) for number, pid in pids.items()]
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in found:
+        counts.update(each.metrics)
+    return Sample(
+        rss=max(each.rss for each in found),
+        cpu_s=sum(each.cpu_s for each in found),
+        files=sum(each.files for each in found),
+        metrics=counts,
+    )
+
+
+def _sample(number: int, pid: int) -> Sample:
     proc = Path(f"/proc/{pid}")
     fields = (proc / "stat").read_text().rpartition(")")[2].split()
     return Sample(
         rss=int((proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
         files=len(os.listdir(proc / "fd")),
-        metrics=metrics(METRICS),
+        metrics=metrics(f"http://127.0.0.1:{PROBE_PORT + number}/metrics"),
     )
 
 
@@ -99,14 +115,14 @@ class Requests:
 
 
 class Received:
-    """How many bytes the operator got from the API server: its watches, and the answers to its requests.
+    """How many bytes the operators got from the API server: their watches, and the answers to their requests.
 
     Args:
-        pid: of the operator.
+        pids: of the operators.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
         self._last: dict[str, int] = {}
         self.total = 0
 
@@ -118,7 +134,7 @@ class Received:
         local = ""
         for line in said.splitlines():
             if not line.startswith((" ", "\t")):
-                local = line.split()[3] if f"pid={self._pid}," in line else ""
+                local = line.split()[3] if any(f"pid={pid}," in line for pid in self._pids) else ""
             elif local and (found := re.search(r"bytes_received:(\d+)", line)):
                 now[local] = int(found[1])
         self.total += sum(count - self._last.get(name, 0) for name, count in now.items())

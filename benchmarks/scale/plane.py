@@ -38,6 +38,8 @@ ISSUER = "https://kubernetes.default.svc"
 TOKEN_S = 6 * 3600
 BUCKET, ACCESS_KEY, SECRET_KEY = "scale", "scale-access", "scale-secret-key"
 ENDPOINT = "http://127.0.0.1:9000"
+REPORT_PORT, PROBE_PORT = 8443, 8080
+"""Of the first operator; the others have the next ones."""
 KUBELET_PORT = 10247
 PODS_PER_NODE = 250
 PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -74,7 +76,8 @@ def running(nodes: int) -> Iterator[None]:
             start(nodes)
             yield
         except BaseException:
-            system.say(system.tail(processes.log_of("operator")))
+            for name in _operators():
+                system.say(system.tail(processes.log_of(name)))
             raise
         finally:
             stop()
@@ -119,23 +122,41 @@ def stop() -> None:
     shutil.rmtree(layout.STATE, ignore_errors=True)
 
 
-def start_operator(environment: Mapping[str, str]) -> int:
-    """Start the operator of this tree, and return its process id."""
+def start_operator(number: int, replicas: int) -> int:
+    """Start one of so many operators of this tree, and return its process id."""
     settings = {
         "KUBECONFIG": str(OPERATOR_KUBECONFIG),
-        "POD_NAME": "trialpod-0",  # the same after a restart, as that of a container
-        "TRIALPOD_OPERATOR_NAMESPACE": "default",
+        "POD_NAME": operator_pod(number),
+        "TRIALPOD_POD_ADDRESS": "127.0.0.1",
+        "TRIALPOD_REPLICAS": str(replicas),
+        "TRIALPOD_OPERATOR_NAMESPACE": OPERATOR_ACCOUNT[0],
         "TRIALPOD_SERVICE": "localhost",
+        "TRIALPOD_REPORT_PORT": str(REPORT_PORT + number),
+        "TRIALPOD_PROBE_PORT": str(PROBE_PORT + number),
         "TRIALPOD_DEFAULT_IMAGE": "trial:none",
-        "TRIALPOD_WORK_DIR": str(WORK_DIR),
-        **environment,
+        "TRIALPOD_WORK_DIR": str(WORK_DIR / str(number)),
+        "TRIALPOD_LOG_LEVEL": "WARNING",
     }
-    return processes.start("operator", [Path(sys.executable).with_name("trialpod"), "operator"], settings)
+    command = [Path(sys.executable).with_name("trialpod"), "operator"]
+    return processes.start(_operator(number), command, settings)
 
 
-def kill_operator() -> None:
-    """End the operator as a crash would."""
-    processes.stop("operator")
+def operator_pod(number: int) -> str:
+    """Return the name of an operator's pod, the same after a restart, as that of a container."""
+    return f"trialpod-{number}"
+
+
+def kill_operator(number: int) -> None:
+    """End an operator as a crash would."""
+    processes.stop(_operator(number))
+
+
+def _operator(number: int) -> str:
+    return f"operator-{number}"
+
+
+def _operators() -> list[str]:
+    return [name for name in processes.names() if name.startswith("operator-")]
 
 
 def processor_times() -> dict[str, float]:
@@ -149,14 +170,15 @@ def processor_times() -> dict[str, float]:
     return {**found, "attempts": time.process_time()}
 
 
-def operator_runs() -> bool:
-    """Return whether it has not ended by itself."""
-    return processes.pid_of("operator") is not None
+def operators_run() -> bool:
+    """Return whether none has ended by itself."""
+    return all(processes.pid_of(name) is not None for name in _operators())
 
 
 def operator_errors() -> list[str]:
-    """Return what the operator has logged as an error; that libraries try again is none."""
-    lines = Path(processes.log_of("operator")).read_text(errors="replace").splitlines()
+    """Return what operators have logged as an error; that libraries try again is none."""
+    logs = (Path(processes.log_of(name)) for name in _operators())
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
     return [line[:1000] for line in lines if '"level": "error", "logger": "trialpod' in line]
 
 
