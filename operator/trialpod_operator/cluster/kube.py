@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 from urllib.request import getproxies
 
+import msgspec
 from aiohttp import ClientError, TraceConfig
 
 from trialpod.errors import TrialpodError
@@ -27,8 +28,10 @@ from trialpod_operator.cluster.work_queue import FairRoom
 if TYPE_CHECKING:
     from aiohttp import TraceRequestChunkSentParams
     from kubernetes.aio.client import ApiClient
+    from kubernetes.aio.client.rest import RESTResponse
 
 T = TypeVar("T")
+Page = tuple[list[dict[str, Any]], str]
 
 TIMEOUT_S = 30.0
 PARALLEL = 32
@@ -137,26 +140,13 @@ class Kube:
         Raises:
             ApiError: the server refused it or could not be reached.
         """
-        headers = {
-            "Accept": "*/*" if text else "application/json",
-            "Content-Type": content_type,
-            "User-Agent": self._client.user_agent,
-        }
-        parameters: list[tuple[str, str]] = list((query or {}).items())
+        headers = {"Accept": "*/*" if text else "application/json", "Content-Type": content_type}
         async with self._room_for(path):
             self._check_lease(method, path)
             self.requests += 1
             try:
-                await self._client.update_params_for_auth(
-                    headers, parameters, ["BearerToken"], path, method, body, None
-                )
-                url = f"{self._client.configuration.host}{path}"
-                if parameters:
-                    url += f"?{urlencode(parameters)}"
                 limit_s = min(LOG_TIMEOUT_S, self._timeout_s) if path.endswith("/log") else self._timeout_s
-                response = await self._client.call_api(
-                    method, url, header_params=headers, body=body, _request_timeout=limit_s
-                )
+                response = await self._send(method, path, query, headers, body, limit_s)
                 data = await response.read()
             except self._no_answer as error:
                 if isinstance(error.__cause__, NotSentError):
@@ -168,7 +158,55 @@ class Kube:
             raise api_error(method, path, status, _status_of(data), _seconds(response.headers.get("Retry-After")))
         if text:
             return data.decode("utf-8", "replace")
-        return json.loads(data) if data else {}
+        return msgspec.json.decode(data) if data else {}
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        headers: dict[str, str],
+        body: Any,
+        timeout_s: float,
+    ) -> RESTResponse:
+        headers["User-Agent"] = self._client.user_agent
+        parameters: list[tuple[str, str]] = list((query or {}).items())
+        await self._client.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, body, None)
+        url = f"{self._client.configuration.host}{path}"
+        if parameters:
+            url += f"?{urlencode(parameters)}"
+        return await self._client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout_s)
+
+    async def watch(self, collection: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield what the server says of a collection's changes, line by line, until it ends that.
+
+        Args:
+            collection: its path.
+            query: has the version behind which to begin, as ``resourceVersion``.
+
+        Raises:
+            ApiError: the server refused it, cannot be reached, or has broken off.
+        """
+        query = {**query, "watch": "true", "allowWatchBookmarks": "true"}
+        limit_s = float(query["timeoutSeconds"]) + self._timeout_s
+        try:
+            response = await self._send("GET", collection, query, {"Accept": "application/json"}, None, limit_s)
+            count_request("GET", collection, int(response.status))
+            if response.status >= 400:
+                data = await response.read()
+                raise api_error("GET", collection, int(response.status), _status_of(data))
+            answer = response.response
+            try:
+                rest = b""
+                async for piece in answer.content.iter_any():
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        if line:
+                            yield line
+            finally:
+                answer.close()
+        except self._no_answer as error:
+            raise _unreachable("GET", collection, error) from error
 
     def _check_lease(self, method: str, path: str) -> None:
         if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
@@ -198,14 +236,20 @@ class Kube:
     async def list(self, collection: str, selector: str = "") -> list[dict[str, Any]]:
         """Return all objects of a collection that have the labels of `selector`, page by page."""
         items: list[dict[str, Any]] = []
+        async for page, _ in self.pages(collection, selector):
+            items += page
+        return items
+
+    async def pages(self, collection: str, selector: str = "") -> AsyncIterator[Page]:
+        """Yield the same page by page, each with the version of the whole list."""
         query = {"limit": "500", **({"labelSelector": selector} if selector else {})}
         while True:
             page = await self.request("GET", collection, query=query)
-            items += page.get("items") or []
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
-                return items
-            query["continue"] = token
+            metadata = page.get("metadata") or {}
+            yield page.get("items") or [], str(metadata.get("resourceVersion") or "")
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
 
     async def create(self, collection: str, body: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
         """Create an object and return it; 409 when its name is taken, 400 when `strict` and it has unknown fields."""
@@ -274,13 +318,17 @@ def experiments(namespace: str) -> str:
 
 
 def trials(namespace: str) -> str:
-    """Return the path of a namespace's TuneTrials."""
-    return f"/apis/{GROUP}/{VERSION}/namespaces/{quote(namespace)}/tunetrials"
+    """Return the path of a namespace's TuneTrials, of all namespaces' for ""."""
+    return f"/apis/{GROUP}/{VERSION}{_within(namespace)}/tunetrials"
 
 
 def pods(namespace: str) -> str:
-    """Return the path of a namespace's pods."""
-    return f"/api/v1/namespaces/{quote(namespace)}/pods"
+    """Return the path of a namespace's pods, of all namespaces' for ""."""
+    return f"/api/v1{_within(namespace)}/pods"
+
+
+def _within(namespace: str) -> str:
+    return f"/namespaces/{quote(namespace)}" if namespace else ""
 
 
 def secrets(namespace: str) -> str:

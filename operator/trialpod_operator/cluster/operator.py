@@ -6,8 +6,9 @@ Order of an end: each experiment is committed and closed, and its shard released
 then kopf, the report service and the rest stop, which nobody waits for. Until then trials are sent to those who serve
 them.
 
-kopf logs in, discovers, lists and watches, with its settings and its retries. Its last-handled state and its events
-for log records are switched off (`_settings`). Lease, work queue, cache and probes are the operator's own; each says
+kopf logs in, discovers, and lists and watches TuneExperiments, with its settings and its retries; TuneTrials and pods
+are followed by `object_watch`. kopf's last-handled state and its events for log records are switched off
+(`_settings`). Lease, work queue, cache and probes are the operator's own; each says
 why where it is made.
 """
 
@@ -30,6 +31,7 @@ import kopf
 
 from trialpod.errors import TrialpodError
 from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
@@ -37,6 +39,7 @@ from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS, sample_loop_lag
 from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page
+from trialpod_operator.cluster.object_watch import ObjectWatch
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.shards.membership import Membership
 from trialpod_operator.cluster.shards.ownership import Ownership
@@ -108,6 +111,7 @@ class OperatorProcess:
         self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self.metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
+        self._watches: list[ObjectWatch] = []
         self._stopping = asyncio.Event()
         self._unwatch = asyncio.Event()
         self._signalled = False
@@ -182,8 +186,30 @@ class OperatorProcess:
         # Reports come only after the server listens, and this pod is ready.
         await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
         self._controller.start()
+        self._follow_objects()
         self._in_background(self._renew_certificates())
         self._in_background(self._trim())
+
+    def _follow_objects(self) -> None:
+        """Follow what kopf does not: TuneTrials and pods."""
+
+        def on_trial(item: dict[str, Any], deleted: bool) -> None:
+            self._controller.on_trial(item, deleted=deleted)
+
+        def on_pod(item: dict[str, Any], deleted: bool) -> None:
+            self._controller.on_pod(item, deleted=deleted)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("a watch has ended, and so does this operator", exc_info=error)
+                self._stopping.set()
+
+        selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
+        for namespace in self._options.namespaces or ("",):
+            for collection, take in ((paths.trials(namespace), on_trial), (paths.pods(namespace), on_pod)):
+                watch = ObjectWatch(self._kube, collection, selector, take)
+                self._watches.append(watch)
+                self._in_background(watch.run()).add_done_callback(ended)
 
     async def _hand_over(self) -> None:
         await self._membership.hand_over(HAND_OVER_TIMEOUT_S)
@@ -232,7 +258,7 @@ class OperatorProcess:
             return False, "the Lease could not be renewed: another operator may serve what this one served"
         shards, queue = len(membership.ownership.serving), self._controller.queue.depth
         serves = f"{shards} shards, {self._controller.open_count} experiments open, {queue} queued"
-        return self._watching.is_set(), serves
+        return self._watching.is_set() and all(watch.listed for watch in self._watches), serves
 
     def metrics(self) -> str:
         """Return the page for Prometheus."""
@@ -270,7 +296,7 @@ class OperatorProcess:
 
 
 def _registry(controller: Controller) -> kopf.OperatorRegistry:
-    """Return kopf's handlers: its watches feed the operator's cache, which keeps less of each object than an index.
+    """Return kopf's handlers: its watch feeds the operator's cache, which keeps less of each object than an index.
 
     They are coroutines, because kopf runs plain functions in threads, and the event loop owns the cache.
     """
@@ -283,14 +309,6 @@ def _registry(controller: Controller) -> kopf.OperatorRegistry:
     @kopf.on.event(names.GROUP, names.VERSION, names.EXPERIMENTS, registry=registry)
     async def on_experiment(event: kopf.RawEvent, **_: Any) -> None:
         controller.on_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
-
-    @kopf.on.event(names.GROUP, names.VERSION, names.TRIALS, registry=registry)
-    async def on_trial(event: kopf.RawEvent, **_: Any) -> None:
-        controller.on_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
-
-    @kopf.on.event("", "v1", "pods", registry=registry)
-    async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
-        controller.on_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
 
     return registry
 
@@ -310,9 +328,6 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = _EndlessBackoff()
     settings.persistence.diffbase_storage = _NoDiff()
-    ours = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
-    settings.watching.label_selectors["pods"] = ours
-    settings.watching.label_selectors[names.TRIALS] = ours
     return settings
 
 
