@@ -104,7 +104,7 @@ class TestObjectWatch:
         assert shown == [("a", False), ("a", False), ("b", False)]
         assert server.begun[:2] == ["5", "90"]
 
-    def test_refusals_are_retried_for_ever_and_reported_once(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_refusals_are_retried_without_end_reported_once(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING)
         server = Server()
         refused = api_error("GET", COLLECTION, 403, {"message": "pods is forbidden"})
