@@ -40,7 +40,8 @@ from typing import Any
 
 import goals
 import plane
-from attempts import Attempts, Seen, Work
+from attempt import Seen, Work
+from attempts import Attempts
 from operator_figures import Received, Requests, etcd_bytes, quantile, sample
 
 from trialpod_operator.cluster.kube import Kube, experiments, leases, pods, trials
@@ -250,7 +251,7 @@ class Bench:
         """Kill the operator at its full size, and see how soon it, or another one, is back."""
         before, attempts, several = self.large.pods, self.attempts, self.arguments.replicas > 1
         victim = await self.server_of(LARGE)
-        attempts.interrupted.clear()
+        attempts.calls.interrupted.clear()
         killed = time.monotonic()
         plane.kill_operator(victim)
         del self.pids[victim]
@@ -258,10 +259,10 @@ class Bench:
             self.start_operator(victim)
         self.received = Received([*self.pids.values()])
         running = attempts.playing
-        await self.until(lambda: attempts.interrupted, "an attempt is answered again")
+        await self.until(lambda: attempts.calls.interrupted, "an attempt is answered again")
         first = time.monotonic() - killed
         enough = max(1, running * 8 // 10)
-        await self.until(lambda: len(attempts.interrupted) >= enough, f"{enough} attempts are answered again")
+        await self.until(lambda: len(attempts.calls.interrupted) >= enough, f"{enough} attempts are answered again")
         most = time.monotonic() - killed
         if self.large.pods < self.total:
             await self.until(lambda: self.large.pods > before, "a pod is created again")
@@ -269,7 +270,7 @@ class Bench:
         again = sample(self.pids)
         # Attempts call every ten seconds at the latest. Who calls when the operator is back waits for no more than a
         # new connection; so the last answer that somebody has waited for says when all were answered.
-        waited = [answered for broke, answered in attempts.interrupted if answered - broke > WAITED_S]
+        waited = [answered for broke, answered in attempts.calls.interrupted if answered - broke > WAITED_S]
         every = max(waited, default=killed) - killed
         self.tell(
             f"fail-over to one of {len(self.pids)} others" if several else "kill -9 and restart at full size",
@@ -464,7 +465,7 @@ def main() -> None:
         try:
             asyncio.run(bench.run())
         finally:
-            document = {"figures": bench.figures, "curve": bench.curve, "refused": bench.attempts.refused}
+            document = {"figures": bench.figures, "curve": bench.curve, "refused": bench.attempts.calls.refused}
             if arguments.json:
                 arguments.json.write_text(json.dumps(document))
             print(json.dumps(bench.figures))
