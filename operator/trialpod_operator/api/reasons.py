@@ -73,6 +73,11 @@ class Reason(StrEnum):
         "StorageNotAllowed", "condition", "the operator's keys open one prefix for each namespace, and not this one",
         "use that prefix in spec.storage.uri, or keys of your own in credentialsSecret",
     )  # fmt: skip
+    NO_OPERATOR = (
+        "NoOperator", "condition",
+        "no operator serves the experiment's shard; trials continue and keep their results",
+        "`trialpod check` shows the operators; look at their pods and logs, the experiment continues by itself",
+    )  # fmt: skip
     STORAGE_UNAVAILABLE = (
         "StorageUnavailable", "condition event", "the storage does not answer the operator; trials continue",
         "check the S3 server; the experiment continues when it answers",

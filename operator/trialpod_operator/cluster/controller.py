@@ -13,9 +13,11 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.reasons import Reason
+from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
@@ -26,6 +28,7 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.cluster.shards.ownership import Ownership
+from trialpod_operator.cluster.status.conditions import READY, Observation, set_condition
 from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.service import Caller, ElsewhereError, Served
@@ -146,6 +149,38 @@ class Controller:
             self.queue.add(key)
         while left():
             await self._closed.wait()
+
+    async def report_unserved(self, shards: Mapping[int, float]) -> None:
+        """Write into the status of each experiment of these shards that no operator serves it, unless it says so.
+
+        Only for the coordinator: nobody else writes these statuses. Who serves one again writes what is then.
+
+        Args:
+            shards: each with the seconds since when.
+        """
+        for key, item in list(self.cache.experiments.items()):
+            number, status = shard_of(self._uid(key)), item.get("status") or {}
+            if number not in shards or status.get("completionTime") or self.ownership.serves_shard(number):
+                continue
+            conditions = status.get("conditions") or []
+            if any(each.get("reason") == Reason.NO_OPERATOR for each in conditions):
+                continue
+            message = (
+                f"no operator has served this experiment (shard {number}) for {shards[number]:.0f} s; its trials "
+                "continue and keep their results; `trialpod check` shows the operators"
+            )
+            observation = Observation(READY, "Unknown", Reason.NO_OPERATOR, message)
+            generation = int(item["metadata"].get("generation", 0))
+            changed = set_condition(conditions, observation, generation=generation, now=self.services.clock())
+            namespace, name = key.split("/")
+            try:
+                body = {
+                    "metadata": {"resourceVersion": item["metadata"]["resourceVersion"]},
+                    "status": {"conditions": changed},
+                }
+                await self.services.kube.patch(paths.experiments(namespace), name, body, "status")
+            except ApiError as error:
+                logger.info("%s does not say yet that nobody serves it: %s", key, error)
 
     def own_experiments(self) -> dict[str, Object]:
         """Return the TuneExperiments that this operator serves, by their keys."""

@@ -44,6 +44,9 @@ OPERATORS_LABEL = f"{GROUP}/operators"
 SHARDS_ANNOTATION = f"{GROUP}/shards"
 """On the coordinator's Lease: which operator serves what (`shards.assignment`)."""
 
+UNSERVED_ANNOTATION = f"{GROUP}/unserved-shards"
+"""Beside it, where there are any: the shards that no operator serves, each with the time since when."""
+
 REPLICA_ANNOTATION = f"{GROUP}/replica"
 """On an operator's own Lease: its address, and what it serves."""
 

@@ -53,6 +53,7 @@ LEASE_NAME = "trialpod-operator"
 CERTIFICATES_INTERVAL_S = 3600.0
 HAND_OVER_TIMEOUT_S = 5.0
 """Maximum time that an operator which ends waits until all experiments are committed and closed."""
+UNSERVED_INTERVAL_S = 5.0
 LOOP_LATE_S = 30.0
 """A loop that is later than this with its own heartbeat is not alive."""
 
@@ -189,6 +190,7 @@ class OperatorProcess:
         self._follow_objects()
         self._in_background(self._renew_certificates())
         self._in_background(self._trim())
+        self._in_background(self._report_unserved())
 
     def _follow_objects(self) -> None:
         """Follow what kopf does not: TuneTrials and pods."""
@@ -283,6 +285,11 @@ class OperatorProcess:
         while True:
             await asyncio.sleep(TRIM_INTERVAL_S)
             await asyncio.get_running_loop().run_in_executor(None, trim)
+
+    async def _report_unserved(self) -> None:
+        while True:
+            await asyncio.sleep(UNSERVED_INTERVAL_S)
+            await self._controller.report_unserved(self._membership.abandoned())
 
     async def _renew_certificates(self) -> None:
         while True:

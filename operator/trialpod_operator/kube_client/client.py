@@ -29,7 +29,7 @@ from trialpod_operator.api.api_errors import (
 )
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.shards.assignment import handover
+from trialpod_operator.cluster.shards.assignment import handover, unserved_since
 from trialpod_operator.kube_client.api import APPLY_PATCH, MERGE_PATCH, KubeClient
 from trialpod_operator.kube_client.kubeconfig import find_access
 
@@ -319,7 +319,10 @@ class Experiments:
             return f"no operator is at work: nobody holds the Lease {LEASE} in the namespace {namespace}"
         if now - renewed <= float(spec.get("leaseDurationSeconds") or 15) + LEASE_CLOCK_SKEW_S:
             notes = (lease.get("metadata") or {}).get("annotations") or {}
-            return handover(str(notes.get(names.SHARDS_ANNOTATION) or ""), uid) if uid else None
+            if not uid:
+                return None
+            unserved = unserved_since(str(notes.get(names.UNSERVED_ANNOTATION) or ""), uid)
+            return unserved or handover(str(notes.get(names.SHARDS_ANNOTATION) or ""), uid)
         return f"no operator is at work: the Lease {LEASE} in {namespace} was renewed {now - renewed:.0f} s ago"
 
     def _patch(self, resource: str, name: str, body: Json) -> Json:

@@ -249,6 +249,19 @@ class TestNoOperator:
         server.routes["GET", LEASE] = {"metadata": metadata, "spec": spec}
         assert "is handed over by operator a to b" in trialpod(command, "climb")
 
+    @pytest.mark.parametrize("command", ["why", "status"])
+    def test_unserved_shard_is_said(self, server: ApiServer, trialpod: Run, command: str) -> None:
+        ready = condition_of("Ready", "True", "Running", "trials are running")
+        server.put("tuneexperiments", experiment_object("climb", conditions=[ready]))
+        now = dt.datetime.now(dt.UTC).isoformat()
+        spec = {"holderIdentity": "a", "leaseDurationSeconds": 6, "renewTime": now}
+        since = dict.fromkeys(map(str, range(SHARDS)), "2026-01-01T10:00:00Z")
+        metadata = {"annotations": {"trialpod.dev/unserved-shards": json.dumps(since)}}
+        server.routes["GET", LEASE] = {"metadata": metadata, "spec": spec}
+        text = trialpod(command, "climb")
+        assert "no operator has served the experiment" in text
+        assert "since 2026-01-01T10:00:00Z" in text
+
 
 @pytest.mark.parametrize(("spec", "words"), [({}, "would end them"), ({"progressDeadline": "1h"}, "end after 1 h")])
 def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json, words: str) -> None:

@@ -118,6 +118,23 @@ def shares(text: str) -> dict[str, int]:
     return {name: owners[name] for name in sorted(owners)}
 
 
+def unserved_since(text: str, uid: str) -> str | None:
+    """Return, by what a coordinator has written, that no operator serves an experiment; None when one does.
+
+    Args:
+        text: the annotation; one that cannot be read says nothing.
+        uid: of the experiment.
+    """
+    try:
+        found = msgspec.json.decode(text or "{}", type=dict[int, str])
+    except msgspec.DecodeError:
+        return None
+    number = shard_of(uid)
+    return (
+        f"no operator has served the experiment (shard {number}) since {found[number]}" if number in found else None
+    )
+
+
 def handover(text: str, uid: str) -> str | None:
     """Return, by an encoded map, that an experiment is about to get another operator; None when it is not.
 

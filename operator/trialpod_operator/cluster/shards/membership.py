@@ -47,6 +47,8 @@ DURATION_S = 6.0
 """A replica that has not renewed its Lease for this time is dead."""
 RENEW_EVERY_S = 2.0
 TICK_S = 1.0
+UNSERVED_S = 10.0
+"""After this time a shard that nobody serves is reported: a takeover is over by then."""
 HANDOVER_TIMEOUT_S = 10.0
 """Maximum time that a shard's heir waits for its owner; longer than an owner acts on a map without reading it."""
 
@@ -124,6 +126,7 @@ class Membership:
         self._changed: dict[str, tuple[str, float]] = {}  # version of each Lease, and when it was first seen
         self._moving: dict[tuple[int, int], float] = {}  # shard and version of its move: since when
         self._unserved: dict[int, float] = {}
+        self._coordinates = False
         self._map = ShardMap()
         self._missed = False
         self._reported = ""
@@ -140,6 +143,12 @@ class Membership:
         """Return the shards that no live replica serves, each with the seconds since when."""
         now = self._monotonic()
         return {number: now - since for number, since in sorted(self._unserved.items())}
+
+    def abandoned(self) -> dict[int, float]:
+        """Return the same of those that this replica has to report: as coordinator, after `UNSERVED_S`."""
+        if not self._coordinates or not self.lease_valid():
+            return {}
+        return {number: seconds for number, seconds in self.unserved().items() if seconds > UNSERVED_S}
 
     @property
     def map(self) -> ShardMap:
@@ -332,7 +341,8 @@ class Membership:
 
     async def _coordinate(self, found: Object | None, leases: Mapping[str, Object]) -> None:
         """Write the map, if this replica is the coordinator or can be."""
-        if found is not None and _holder(found) not in ("", self._identity) and not self._is_dead(found):
+        self._coordinates = found is not None and _holder(found) == self._identity
+        if found is not None and not self._coordinates and _holder(found) and not self._is_dead(found):
             return
         members = {}
         for item in leases.values():
@@ -404,6 +414,11 @@ class Membership:
 
     def _coordinator_body(self, found: Object | None, shard_map: ShardMap, *, holder: str) -> Object:
         annotations = {**self._facts, names.SHARDS_ANNOTATION: shard_map.encode()}
+        if abandoned := self.abandoned():
+            now = dt.datetime.now(dt.UTC)
+            since = {number: now - dt.timedelta(seconds=seconds) for number, seconds in abandoned.items()}
+            text = msgspec.json.encode({number: f"{at:%Y-%m-%dT%H:%M:%SZ}" for number, at in since.items()})
+            annotations[names.UNSERVED_ANNOTATION] = text.decode()
         return self._body(self._name, found, annotations, holder)
 
     def _body(self, name: str, found: Object | None, annotations: dict[str, str], holder: str) -> Object:

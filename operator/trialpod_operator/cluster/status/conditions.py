@@ -10,6 +10,7 @@ rules alone:
 | trials run, or are about to | Ready=True Running | Current |
 | no trial can run now | Ready=False, reason of the waiting | InProgress |
 | the storage and the like are away | Ready=False, reason of the problem | InProgress |
+| no operator serves it | Ready=Unknown NoOperator | InProgress |
 | being suspended | Ready=True Suspending, Suspended=False | Current |
 | suspended | Ready=True Suspended, Suspended=True | Current |
 | ended well, or at its budget, or by the user | Ready=True and Succeeded=True: Succeeded, Stopped | Current |

@@ -14,11 +14,12 @@ from virtual_time import until
 
 from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.shards.assignment import SHARDS
+from trialpod_operator.cluster.shards.assignment import SHARDS, shard_of, unserved_since
 from trialpod_operator.cluster.shards.membership import (
     ALONE_DURATION_S,
     DURATION_S,
     HANDOVER_TIMEOUT_S,
+    UNSERVED_S,
     Membership,
 )
 from trialpod_operator.cluster.shards.ownership import Ownership
@@ -365,6 +366,39 @@ class TestSeveral:
 
         run(test)
         assert "Run operators of one release" in caplog.text
+
+
+class TestUnserved:
+    """A shard whose owner is there and does not serve it: no takeover helps."""
+
+    def test_coordinator_publishes_it_until_it_is_served(self) -> None:
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+            holder = lease(api)["spec"]["holderIdentity"]
+            coordinator, other = (one, two) if holder == "one" else (two, one)
+            held = dict(other.membership.ownership.held)
+            other.membership.ownership.held.clear()
+            other.membership.ownership._releasing |= held.keys()  # as if it never ended to close them
+            await asyncio.sleep(UNSERVED_S - 3.0)
+            assert not coordinator.membership.abandoned()
+            await asyncio.sleep(7.0)
+            assert coordinator.membership.abandoned().keys() == held.keys()
+            assert not other.membership.abandoned(), "only the coordinator reports it"
+            uid = next(f"uid-{n}" for n in range(1000) if shard_of(f"uid-{n}") in held)
+
+            def said() -> str | None:
+                text = lease(api)["metadata"]["annotations"].get(names.UNSERVED_ANNOTATION, "")
+                return unserved_since(text, uid)
+
+            assert "since 20" in (said() or "")
+            other.membership.ownership._releasing.clear()
+            await until(lambda: all_served(one, two))
+            await asyncio.sleep(5.0)
+            assert not coordinator.membership.abandoned()
+            assert said() is None
+
+        run(test)
 
 
 class TestAlone:

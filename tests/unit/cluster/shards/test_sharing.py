@@ -146,3 +146,33 @@ class TestOfAnother:
             assert status == 503
 
         run(monkeypatch, tmp_path, 1, scenario)
+
+
+def test_unserved_experiment_says_so_until_it_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def scenario(world: World, shared: Shared) -> None:
+        await world.apply(numSamples=6, maxConcurrentTrials=2)
+        await world.until_running(2)
+        # Its operator closes it, and nobody gets it.
+        lost = shared.ownerships["a"].drop_all()
+        await shared.operators["a"].controller.release(lost)
+        shared.ownerships["a"].released(lost)
+        coordinator = shared.operators["b"].controller
+        before = world.condition("Ready")["lastTransitionTime"]
+        for _ in range(2):
+            await coordinator.report_unserved(dict.fromkeys(range(SHARDS), 12.0))
+            await asyncio.sleep(1.0)
+        ready = world.condition("Ready")
+        assert (ready["status"], ready["reason"]) == ("Unknown", "NoOperator")
+        assert ready["lastTransitionTime"] >= before
+        assert "for 12 s; its trials continue" in ready["message"]
+        version = world.experiment["metadata"]["resourceVersion"]
+        await coordinator.report_unserved(dict.fromkeys(range(SHARDS), 30.0))
+        assert world.experiment["metadata"]["resourceVersion"] == version, "it is said once"
+        await shared.move("b", "a")
+        await until(lambda: world.condition("Ready")["status"] == "True")
+        await until(world.is_over)
+        await coordinator.report_unserved(dict.fromkeys(range(SHARDS), 12.0))
+        assert world.condition("Ready")["reason"] == "Succeeded", "of one that is over nothing is said"
+        world.check_results()
+
+    run(monkeypatch, tmp_path, 5, scenario)
