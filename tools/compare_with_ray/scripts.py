@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 """Runs public scripts that were written for Ray Tune on Ray and here, unmodified, and writes what came of both.
 
-    scripts.py SCRIPTS --ray PYTHON --older PYTHON --nine PYTHON [--only FOLDER ...]     run them
-    scripts.py --page                                                    write docs/ray-scripts.md
+    scripts.py SCRIPTS --ray RELEASE=PYTHON ... [--only FOLDER ...]     run them on Ray and here
+    scripts.py SCRIPTS --cluster [--only FOLDER ...]                    run them here, with trials in pods
+    scripts.py --page                                                   write docs/ray-scripts.md
 
 scripts.tsv lists them: SCRIPTS/FOLDER/SCRIPT is a copy of the file at PATH of a public repository, which is not kept
-here. The first PYTHON has ``ray[tune]==2.60.0``, the others 2.6.3 and 2.9.3, for scripts of their generations. Random
-numbers are seeded and what cannot be had offline is replaced by stand_ins/sitecustomize.py, the same for all.
+here. PYTHON has ``ray[tune]==RELEASE``, the release of the script's generation, and the libraries that the script
+imports, as has the Python that runs this. Random numbers are seeded and what cannot be had offline is replaced by
+stand_ins/sitecustomize.py, the same for all.
+
+With --cluster the environment names the cluster, as for any script with TRIALPOD_BACKEND=kubernetes (KUBECONFIG,
+TRIALPOD_NAMESPACE, TRIALPOD_STORAGE, TRIALPOD_CREDENTIALS_SECRET), and kubectl is found. A script runs there if the
+pods' image has the libraries that it imports. Its experiments are deleted afterwards.
 
 results.json beside this file keeps: how the script ended, the lines that it printed itself, and each trial's
 parameters, last metrics and files.
@@ -31,7 +37,11 @@ ROOT = HERE.parents[1]
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "ray-scripts.md"
 TIMEOUT_S = 420
-_OWN_LINES = re.compile(r"^(Best|The best|\{'|Starting Ray Tune job)")
+_OWN_LINES = re.compile(
+    r"^(Best|The best|\{'(?!metric')|Starting Ray Tune job"
+    r"|best flaml |ray best |(flaml|ray) config |  metrics=|0\.\d+$)"
+)
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _AUTO = frozenset(
     [
         "timestamp",
@@ -71,6 +81,9 @@ def run(row: dict[str, str], scripts: Path, command: list[str]) -> dict[str, Any
     with tempfile.TemporaryDirectory(prefix="ray-script-") as name:
         home, work = Path(name, "home"), Path(name, "work")
         home.mkdir()
+        elsewhere = [Path(row["results"])] if row.get("results") else []
+        for folder in elsewhere:
+            shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(scripts / row["folder"], work)
         environ = {
             **os.environ,
@@ -92,8 +105,32 @@ def run(row: dict[str, str], scripts: Path, command: list[str]) -> dict[str, Any
         return {
             "ended": "well" if done.returncode == 0 else _last_error(done.stderr),
             "printed": [_ID.sub("ID", line) for line in done.stdout.splitlines() if _OWN_LINES.match(line)],
-            "trials": sorted(_trials([home, work]), key=json.dumps),
+            "trials": sorted(_trials([home, work, *elsewhere]), key=json.dumps),
         }
+
+
+def run_in_cluster(row: dict[str, str], scripts: Path, command: list[str]) -> dict[str, Any]:
+    """Run one script with its trials in pods, and return what came of it; trials are read from the API server."""
+    os.environ["TRIALPOD_BACKEND"] = "kubernetes"
+    found = run(row, scripts, command)
+    listed = subprocess.run(
+        ["kubectl", "get", "tunetrials", "-o", "json"], capture_output=True, text=True, check=True
+    )
+    found["trials"] = sorted(
+        (
+            {
+                "config": {key: _rounded(value) for key, value in (each["spec"].get("params") or {}).items()},
+                "state": each.get("status", {}).get("state"),
+                "iteration": each.get("status", {}).get("iteration"),
+            }
+            for each in json.loads(listed)["items"]
+        ),
+        key=json.dumps,
+    )
+    subprocess.run(
+        ["kubectl", "delete", "tuneexperiments", "--all", "--timeout=60s"], capture_output=True, check=True
+    )
+    return found
 
 
 def _last_error(text: str) -> str:
@@ -109,7 +146,8 @@ def _trials(places: list[Path]) -> list[dict[str, Any]]:
         last = json.loads(rows[-1]) if rows else {}
         metrics = {key: _rounded(value) for key, value in last.items() if key not in _AUTO}
         files = [name for name in _FILES if (folder / name).exists()]
-        parameters = {key: _rounded(value) for key, value in json.loads(params.read_text()).items()}
+        text = _ADDRESS.sub("ADDRESS", params.read_text())
+        parameters = {key: _rounded(value) for key, value in json.loads(text).items()}
         found.append({"config": parameters, "last": metrics, "files": files})
     return found
 
@@ -154,8 +192,7 @@ def page() -> str:
         files = [sorted({", ".join(trial["files"]) for trial in side["trials"]}) for side in (ray, here)]
         details.append(f"| files of trials | {_cell(files[0])} | {_cell(files[1])} |")
         if "cluster" in found:
-            same = found["cluster"]["printed"] == here["printed"] and found["cluster"]["ended"] == here["ended"]
-            details += ["", f"With its trials in pods it printed {'the same' if same else 'something else'}."]
+            details += ["", _in_cluster(found["cluster"], here)]
     return "\n".join([*lines, *details, ""])
 
 
@@ -173,6 +210,20 @@ def _verdict(ray: dict[str, Any], here: dict[str, Any]) -> str:
     return "the same" if not differ else f"differ: {', '.join(differ)}"
 
 
+def _in_cluster(cluster: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return what became of a script with its trials in pods."""
+    if cluster["ended"] != "well":
+        return f"With its trials in pods: {_cell(cluster['ended'])}."
+    configs = [sorted(json.dumps(trial["config"]) for trial in side["trials"]) for side in (cluster, here)]
+    done = sum(trial["state"] == "TERMINATED" for trial in cluster["trials"])
+    printed = "the same" if cluster["printed"] == here["printed"] else "something else"
+    parameters = "the same" if configs[0] == configs[1] else "other"
+    return (
+        f"With its trials in pods it ended well and printed {printed}; {done} of {len(cluster['trials'])} trials "
+        f"completed, with {parameters} parameters."
+    )
+
+
 def _extremes(side: dict[str, Any]) -> list[str]:
     trials = [{**trial["config"], "": "", **trial["last"]} for trial in side["trials"]]
     shown = [", ".join(f"{k}={v}" if k else "->" for k, v in trial.items()) for trial in trials]
@@ -188,9 +239,7 @@ def main() -> int:
     """Run scripts, or write the page."""
     parser = argparse.ArgumentParser(description="public scripts on Ray and here")
     parser.add_argument("scripts", nargs="?", type=Path)
-    parser.add_argument("--ray", help="a Python with Ray 2.60")
-    parser.add_argument("--older", help="a Python with Ray 2.6.3")
-    parser.add_argument("--nine", help="a Python with Ray 2.9.3")
+    parser.add_argument("--ray", nargs="*", default=[], metavar="RELEASE=PYTHON", help="a Python with Ray")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--cluster", action="store_true", help="ours only, with trials in pods")
     parser.add_argument("--page", action="store_true")
@@ -200,6 +249,7 @@ def main() -> int:
         return 0
     if options.scripts is None:
         parser.error("SCRIPTS is missing")
+    pythons = dict(each.split("=", 1) for each in options.ray)
     ours = [sys.executable, "-m", "trialpod.compat.ray", "--replace"]
     for row in listed():
         if options.only and row["folder"] not in options.only:
@@ -207,12 +257,11 @@ def main() -> int:
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         found = results.setdefault(row["folder"], {})
         if options.cluster:
-            found["cluster"] = run(row, options.scripts, ours)
+            found["cluster"] = run_in_cluster(row, options.scripts, ours)
         else:
-            real = {"new": options.ray, "older": options.older, "nine": options.nine}[row["ray"]]
-            if real:
-                found["release"] = {"new": "2.60", "older": "2.6.3", "nine": "2.9.3"}[row["ray"]]
-                found["ray"] = run(row, options.scripts, [real])
+            if row["ray"] in pythons:
+                found["release"] = row["ray"]
+                found["ray"] = run(row, options.scripts, [pythons[row["ray"]]])
             found["here"] = run(row, options.scripts, ours)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         print(row["folder"], {side: found[side]["ended"] for side in ("ray", "here", "cluster") if side in found})
