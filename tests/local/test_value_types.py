@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import collections, dataclasses, datetime as dt, enum, fractions, os, pathlib, sys, threading
-import numpy as np
+import attrs, numpy as np, pandas as pd, pydantic
+from helper import Thing
 from trialpod import tune
 from trialpod.tune.schedulers import FIFOScheduler
+from trialpod.tune.search import Searcher
 
 class Act(enum.Enum):
     RELU = "relu"
@@ -22,6 +26,13 @@ Point = collections.namedtuple("Point", "x y")
 class Options:
     depth: int
     where: pathlib.Path
+
+class Model(pydantic.BaseModel):
+    width: int
+
+@attrs.define
+class Attributes:
+    name: str
 
 def relu(x):
     return max(x, 0)
@@ -37,19 +48,28 @@ SPACE = {
     "ordered": collections.OrderedDict(b=tune.uniform(0, 1), a=1),
     "keys": {1: "one", (2, 3): "tuple"},
     "array": np.arange(3, dtype="f4"),
-    "big": np.arange(100_000.0),
+    "frame": pd.DataFrame({"a": [1, 2]}),
+    "model": Model(width=2),
+    "attributes": {"inner": [Attributes("x")]},
+    "thing": Thing(3),
     "relu": relu,
     "class": Options,
     "scaled": lambda x: 2 * x,
 }
+def space():
+    return {**SPACE, "big": np.arange(float(os.environ["BIG"]))}
+
 REPORTED = {
     "loss": np.float32(0.25), "act": Act.RELU, "pair": (1, 2), "array": np.ones((2, 2), "i2"), "huge": 2**70,
-    "options": Options(4, pathlib.Path("x")), "complex": 1j, "when": dt.date(2026, 1, 2),
+    "options": Options(4, pathlib.Path("x")), "complex": 1j, "when": dt.date(2026, 1, 2), "thing": Thing(4),
+    "model": Model(width=3), "frame": pd.DataFrame({"b": [3]}),
 }
 
 def same(one, other):
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, pd.DataFrame):
+        return one.equals(other)
     return one == other
 
 def check(config, where):
@@ -57,6 +77,7 @@ def check(config, where):
         found = config[name]
         if name not in ("point", "layers", "drawn", "ordered", "scaled"):
             assert type(found) is type(value) and (same(found, value) or name == "relu"), (where, name, found)
+    assert len(config["big"]) == float(os.environ["BIG"]) and config["big"].dtype == float, where
     assert config["act"] is Act.RELU and isinstance(config["options"], Options), where
     assert type(config["point"]) is Point and type(config["point"].y) is tuple, (where, config["point"])
     assert config["layers"] == (64, 64) and config["drawn"] == {64}, where
@@ -76,6 +97,24 @@ def train(config):
         raise ValueError("fails at first")
     tune.report({**REPORTED, "lock": threading.Lock()})
 
+class Own(Searcher):
+    def __init__(self):
+        super().__init__(metric="loss", mode="min")
+        self.made = 0
+
+    def suggest(self, trial_id):
+        self.made += 1
+        drawn = {"point": Point(3, (4,)), "layers": (64, 64), "drawn": {64}}
+        return {**space(), **drawn, "ordered": collections.OrderedDict(b=0.5, a=1)}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        for name, value in REPORTED.items():
+            assert type(result[name]) is type(value) and same(result[name], value), (name, result[name])
+        found = {name: result["config/" + name] for name in space() if name not in ("ordered", "keys", "attributes")}
+        check({**found, "ordered": collections.OrderedDict(b=1, a=1), "keys": SPACE["keys"],
+               "attributes": SPACE["attributes"]}, "searcher")
+        print("searcher saw", self.made)
+
 class Watch(tune.Callback):
     def on_trial_result(self, iteration, trials, trial, result, **info):
         check_result(result, "callback")
@@ -92,8 +131,13 @@ def main():
     run = tune.RunConfig(name="types", storage_path=os.environ["PLACE"], verbose=0, callbacks=[Watch()])
     if sys.argv[1] == "fit":
         tuning = tune.TuneConfig(metric="loss", mode="min", scheduler=Sees())
-        grid = tune.Tuner(train, param_space=SPACE, tune_config=tuning, run_config=run).fit()
+        grid = tune.Tuner(train, param_space=space(), tune_config=tuning, run_config=run).fit()
         assert len(grid.errors) == 1, grid.errors
+    elif sys.argv[1] == "search":
+        run.name = "search"
+        tuning = tune.TuneConfig(search_alg=Own(), num_samples=2)
+        grid = tune.Tuner(train, tune_config=tuning, run_config=run).fit()
+        assert not grid.errors, grid.errors
     else:
         grid = tune.Tuner.restore(os.environ["PLACE"] + "/types", train, resume_errored=True).fit()
         assert not grid.errors, grid.errors
@@ -101,9 +145,9 @@ def main():
         check(result.config, "Result.config")
         if result.error is None:
             check_result(result.metrics, "Result.metrics")
-    best = grid.get_best_result()
+    best = grid.get_best_result("loss", "min")
     assert best.metrics["loss"] == 0.25
-    analysis = tune.ExperimentAnalysis(os.environ["PLACE"] + "/types", default_metric="loss", default_mode="min")
+    analysis = tune.ExperimentAnalysis(grid.experiment_path, default_metric="loss", default_mode="min")
     check(analysis.best_config, "ExperimentAnalysis")
 
 if __name__ == "__main__":
@@ -111,16 +155,35 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, *args: str) -> None:
+HELPER = """
+class Thing:
+    def __init__(self, size):
+        self.size = size
+
+    def __eq__(self, other):
+        return self.size == other.size
+
+    def __hash__(self):
+        return self.size
+"""
+
+
+def run(folder: Path, *args: str, big: int = 100_000) -> str:
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "helper.py").write_text(HELPER)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PLACE": str(folder / "place"), "MARK": str(folder / "mark")}
     done = subprocess.run(
-        [sys.executable, str(folder / "script.py"), *args], env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, str(folder / "script.py"), *args],
+        env={**env, "BIG": str(big)},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-2000:]
+    return done.stdout
 
 
 def test_values_keep_their_types_also_when_restored(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
     run(tmp_path, "fit")
     (tmp_path / "mark").touch()
     run(tmp_path, "restore")
@@ -138,3 +201,17 @@ def test_values_keep_their_types_also_when_restored(tmp_path: Path) -> None:
     assert params["big"] == "<ndarray 100000 float64>"
     line = json.loads((second / "result.json").read_text().splitlines()[0])
     assert (line["loss"], line["pair"], line["huge"], line["array"]) == (0.25, [1, 2], 2**70, [[1, 1], [1, 1]])
+
+
+def test_searcher_of_a_script_gives_and_gets_typed_values(tmp_path: Path) -> None:
+    (tmp_path / "mark").touch()
+    assert "searcher saw 2" in run(tmp_path, "search")
+
+
+@pytest.mark.slow
+def test_array_of_100_mb_is_stored_once(tmp_path: Path) -> None:
+    run(tmp_path, "fit", big=12_500_000)
+    place = tmp_path / "place" / "types"
+    (big,) = (place / ".trialpod" / "objects").iterdir()
+    everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    assert 100_000_000 < big.stat().st_size <= everything < 100_500_000

@@ -234,7 +234,9 @@ def _value_encoder(request: ExperimentRequest, directory: Path) -> Callable[[Any
     ours = directory / TRIALPOD_DIR
 
     def upload(file: Path, name: str) -> None:
-        open_storage(request.storage_uri).put_file(file, f"{TRIALPOD_DIR}/{FOLDER}/{name}")
+        storage, key = open_storage(request.storage_uri), f"{TRIALPOD_DIR}/{FOLDER}/{name}"
+        if not storage.exists(key):
+            storage.put_file(file, key)
 
     store = ValueFiles(ours, upload if request.storage_uri else None)
     if request.storage_uri:

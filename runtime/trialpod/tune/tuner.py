@@ -41,7 +41,7 @@ from trialpod.tune.result import ExperimentFailedError, failure
 from trialpod.tune.result_grid import ResultGrid
 from trialpod.tune.shipping.package import FILE as TRAINABLE_FILE
 from trialpod.tune.shipping.package import packed_trainable, pickled, unpickled, write_atomically, write_trainable
-from trialpod.tune.shipping.stored_objects import ObjectSet
+from trialpod.tune.shipping.stored_objects import SMALLEST, ObjectSet, ValueFiles, read_values_from
 from trialpod.tune.trainable.checks import checkpoint_rules, inspect_trainable
 from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 from trialpod.tune.tuner_arguments import (
@@ -272,6 +272,8 @@ class Tuner:
             place = claim(place, exact=self._is_named(overrides))
         folder = Path(place.directory, OUR_FOLDER)
         os.makedirs(folder, exist_ok=True)
+        if len(state) >= SMALLEST:
+            state = self._state(ValueFiles(folder))  # the backend brings them to a bucket
         write_atomically(Path(place.directory, TUNER_FILE), state)
         request = replace(
             request,
@@ -469,15 +471,15 @@ class Tuner:
             progress_reporter=running.progress_reporter,
         )
 
-    def _state(self) -> bytes:
-        """Return the contents of ``tuner.pkl``."""
+    def _state(self, values: ValueFiles | None = None) -> bytes:
+        """Return the contents of ``tuner.pkl``; large values of the search space are stored in `values`."""
         from cloudpickle import __version__ as cloudpickle_version
 
         run_config, left_out = storable(self._run_config)
         saved = {
             "format": _FORMAT,
             "trainable_name": self._facts.name,
-            "param_space": self._param_space,
+            "param_space": self._param_space if values is None else values.referring(self._param_space),
             "tune_config": self._tune_config,
             "run_config": run_config,
             "left_out": left_out,
@@ -502,6 +504,9 @@ def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
                 "path must be the experiment's directory or URI, {storage_path}/{name}"
             ) from None
         state = here.read_bytes()
+    if place.uri:
+        read_values_from(f"{place.uri}/{OUR_FOLDER}")
+    read_values_from(str(Path(place.directory, OUR_FOLDER)))
     saved: dict[str, Any] = unpickled(state, f"{place}/{TUNER_FILE}")
     if name != saved["trainable_name"]:
         raise InvalidInputError(

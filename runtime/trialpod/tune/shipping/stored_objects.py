@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import mmap
@@ -123,7 +124,7 @@ class ValueFiles:
 
     Args:
         directory: where the Trainable is.
-        upload: copies a new file, with this name in the folder of objects, to where the trials read it from.
+        upload: copies a file, with this name in the folder of objects, to where the trials read it from.
     """
 
     def __init__(self, directory: Path, upload: Callable[[Path, str], None] | None = None) -> None:
@@ -132,6 +133,7 @@ class ValueFiles:
         self.files: dict[str, Path] = {}
         """All that were stored, by their names."""
         self._known: dict[int, tuple[Any, bytes | None]] = {}  # id -> object, which keeps the id taken
+        self._names: dict[int, str] = {}
 
     def keep(self, space: Any) -> None:
         """Store the large values of a search space; they are not to change from now on."""
@@ -152,6 +154,25 @@ class ValueFiles:
             except Exception:  # noqa: BLE001 - it cannot be pickled, whatever its class raises; see above
                 return
 
+    def referring(self, space: Any) -> Any:
+        """Return a search space to be pickled, in which stored values stand for the large ones."""
+        if space.__class__ is dict:
+            return {key: self.referring(value) for key, value in space.items()}
+        if space.__class__ in (list, tuple):
+            return type(space)(self.referring(value) for value in space)
+        if options := getattr(space, "categories", None):
+            copied = copy.copy(space)
+            copied.categories = self.referring(options)
+            return copied
+        if space.__class__ in _PLAIN:
+            return space
+        try:
+            return space if self.put(space) is None else _Reference(self._names[id(space)])
+        except TrialpodError:
+            raise
+        except Exception:  # noqa: BLE001 - it cannot be pickled, whatever its class raises
+            return space
+
     def put(self, value: Any) -> bytes | None:
         """Store a value and return a pickle that refers to it; None if it is small."""
         known = self._known.get(id(value))
@@ -164,15 +185,16 @@ class ValueFiles:
         for part in parts:
             checksum.update(part)
         name = checksum.hexdigest() + _VALUE_SUFFIX
+        self._names[id(value)] = name
         try:
-            new = _write(self._folder, name, parts)
+            _write(self._folder, name, parts)
         except OSError as error:
             from trialpod.storage.base import storage_error
 
             raise storage_error(error, "cannot write", self._folder / name) from error
-        self.files[name] = self._folder / name
-        if new and self._upload is not None:
+        if name not in self.files and self._upload is not None:
             self._upload(self._folder / name, name)
+        self.files[name] = self._folder / name
         import pickle
 
         return pickle.dumps(_Reference(name))
