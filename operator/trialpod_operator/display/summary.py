@@ -100,7 +100,7 @@ def summarize(view: ExperimentView, command: RunCommand | None = None) -> str:
 
     Args:
         view: The experiment at its end; failures are matched to logs through its rows.
-        command: What started it; None (a run from Python) leaves out the commands to resume and extend.
+        command: What started it; None (a run from Python) has lines of Python in place of commands.
     """
     parts = [_outcome(view), _failures(view), best_text(view)]
     if view.best is not None:
@@ -217,8 +217,10 @@ def _is_number(value: object) -> bool:
 
 def no_best(view: ExperimentView, metric: str | None) -> str:
     """Return why there is no best trial by `metric`, and what to do about it."""
+    keys = reported_keys(view.rows)
+    if view.results == 0 and not keys:
+        return "no best trial: no trial has reported a result"
     if metric is None:
-        keys = reported_keys(view.rows)
         numbers = [key for key in keys if any(_is_number(row.last_result.get(key)) for row in view.rows)]
         if keys and not numbers:
             return (
@@ -238,14 +240,11 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
             "the thresholds in a new experiment, or compare by one metric here with --metric and --mode"
         )
     name = one_line(metric)
-    if view.results == 0:
-        return "no best trial: no trial has reported a result"
     values = [row.last_result[metric] for row in view.rows if metric in row.last_result]
     if values:
         if all(isinstance(value, (int, float)) and not math.isfinite(value) for value in values):
             return f"no best trial: every {name!r} that was reported is NaN or infinite"
         return f"no best trial: {name!r} was reported, but never as a number"
-    keys = reported_keys(view.rows)
     lines = [f"no best trial: no trial reported the metric {name!r}"]
     if keys:
         more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
@@ -272,7 +271,7 @@ def _lacks_metric(view: ExperimentView) -> bool:
 
 def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     if command is None:
-        return ""
+        return "" if view.vocabulary.yaml else "\n".join(_python_ways(view))
     lines = []
     budget = view.time_budget_s
     used_up = view.state == "Stopped" and budget is not None and view.elapsed_s >= budget
@@ -295,6 +294,17 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     lines.append(f"compare: {program()} results {one_line(shlex.quote(view.path))}")
     lines.append(f"look:    {program()} ui {one_line(shlex.quote(view.path))}")
     return "\n".join(lines)
+
+
+def _python_ways(view: ExperimentView) -> list[str]:
+    """Return how a script that was run by Python itself continues an experiment that has not ended well."""
+    again = f"tune.Tuner.restore({view.path!r}, trainable"
+    lines = []
+    if view.state not in ("Succeeded", "Failed"):
+        lines.append(f"resume:  {again}).fit()")
+    if view.counts.get("ERROR") and not _lacks_metric(view):
+        lines.append(f"retry:   {again}, resume_errored=True).fit()")
+    return lines
 
 
 # -- what trials took --

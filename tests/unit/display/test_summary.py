@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from trialpod_operator.display.summary import RunCommand, exit_status, summarize
 from trialpod_operator.display.view import ExperimentView
 from trialpod_operator.display.words import python_literal, yaml_text
+from trialpod_operator.engine.vocabulary import MANIFEST, SCRIPT, Vocabulary
 
 COMMAND = RunCommand("experiment.yaml", num_samples=20)
 
@@ -71,6 +72,27 @@ def test_interrupted_run_names_the_resume_command() -> None:
     )
 
 
+class TestRunFromPython:
+    RESTORE = "tune.Tuner.restore('./trialpod-results/digits', trainable"
+
+    def test_that_was_interrupted_says_how_to_resume(self) -> None:
+        rows = [trial(0), trial(1, "RUNNING", value=None)]
+        text = summarize(experiment(rows, state="Suspended", vocabulary=SCRIPT))
+        assert text.endswith(f"\n\nresume:  {self.RESTORE}).fit()")
+
+    def test_with_failed_trials_says_how_to_retry_them(self) -> None:
+        rows = [trial(0), trial(1, "ERROR", error="ValueError: no", value=None)]
+        text = summarize(experiment(rows, state="Succeeded", vocabulary=SCRIPT))
+        assert text.endswith(f"\n\nretry:   {self.RESTORE}, resume_errored=True).fit()")
+
+    def test_that_ended_well_needs_nothing(self) -> None:
+        text = summarize(experiment([trial(0)], state="Succeeded", vocabulary=SCRIPT))
+        assert "restore" not in text
+
+    def test_in_a_cluster_has_its_own_commands(self) -> None:
+        assert "restore" not in summarize(experiment([trial(0)], state="Suspended"))
+
+
 @pytest.mark.parametrize(("metric", "offered"), [("accuracy", True), ("acuracy", False)])
 def test_retry_is_offered_where_it_can_help(metric: str, offered: bool) -> None:
     rows = [trial(0, "ERROR", error="ValueError", last_result={metric: 0.5})]
@@ -112,6 +134,13 @@ def test_a_used_up_time_budget_is_doubled_to_continue() -> None:
 def test_without_a_best_trial_the_reason_is_plain(last_result: dict[str, Any], results: int, reason: str) -> None:
     view = experiment([trial(0, value=None, last_result=last_result)], state="Succeeded", results=results)
     assert f"\n\n{reason}\n\n" in summarize(view, COMMAND)
+
+
+@pytest.mark.parametrize("vocabulary", [MANIFEST, SCRIPT])
+def test_no_metric_is_asked_for_where_nothing_was_reported(vocabulary: Vocabulary) -> None:
+    rows = [trial(0, "ERROR", error="FileNotFoundError: 'data.txt'", value=None, last_result={})]
+    view = experiment(rows, state="Failed", results=0, metric=None, mode=None, vocabulary=vocabulary)
+    assert "no best trial: no trial has reported a result\n\n" in summarize(view, COMMAND)
 
 
 def test_a_used_up_budget_of_hours_is_doubled_to_continue() -> None:
