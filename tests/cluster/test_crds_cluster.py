@@ -228,14 +228,9 @@ def test_immutable_fields_are_fixed_after_the_start(api: Api, started: str, fiel
 
 
 def test_only_the_number_of_workers_is_fixed(api: Api) -> None:
-    done(
-        "apply",
-        "-n",
-        NAMESPACE,
-        "-f",
-        "-",
-        given=changed({"metadata.name": "group", "spec.workers": {"replicas": 2}}),
-    )
+    manifest = changed({"metadata.name": "group"})
+    manifest["spec"]["workers"] = {"replicas": 2}
+    done("apply", "-n", NAMESPACE, "-f", "-", given=manifest)
     begin("group")
     more = {"replicas": 2, "resources": {"memory": "2Gi"}, "startTimeout": "1h"}
     assert api.patch("group", {"workers": more}) == ""

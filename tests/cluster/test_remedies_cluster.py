@@ -45,7 +45,7 @@ from trialpod import tune
 def train(config):
     worker = tune.get_context().get_world_rank() == 1
     hoard = b"x" * (250 * 2**20 if worker else 1)
-    time.sleep(1)
+    time.sleep(10)  # no completion goes before the worker's end
     tune.report({"score": len(hoard)})
 """
 WORKER_BREAKS = """
