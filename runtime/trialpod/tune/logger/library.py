@@ -33,6 +33,31 @@ def require(module: str, package: str, who: str) -> types.ModuleType:
         ) from error
 
 
+class Nothing:
+    """Stands for a tracker's module where nothing is logged: whatever is taken or called is it again."""
+
+    def __getattr__(self, name: str) -> Nothing:
+        if name.startswith("__"):  # what Python asks objects for
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_args: object, **_kwargs: object) -> Nothing:  # noqa: D102
+        return self
+
+    def __enter__(self) -> Nothing:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+
+def is_worker() -> bool:
+    """Return whether this process is one of a trial's pods beside its first."""
+    from trialpod.tune.session import get_context
+
+    return get_context().get_world_rank() > 0
+
+
 def numbers(result: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, float]:
     """Return the numbers of a result; `without` names metrics, or groups of them, to leave out."""
     left_out = tuple(without)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.logger.library import numbers, require, step_of
+from trialpod.tune.logger.library import Nothing, is_worker, numbers, require, step_of
 from trialpod.tune.logger.logger_callback import LoggerCallback
 from trialpod.tune.results import flattened
 
@@ -76,8 +76,7 @@ class MLflowLoggerCallback(LoggerCallback):
             os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token
         self._client = mlflow.MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.registry_uri)
         name = self.experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
-        found = self._client.get_experiment_by_name(name)
-        self._experiment_id = found.experiment_id if found is not None else self._client.create_experiment(name)
+        self._experiment_id = _made_experiment(self._client, name)
 
     def log_trial_start(self, trial: Trial) -> None:
         """Begin a run, unless the trial has one."""
@@ -134,7 +133,7 @@ def setup_mlflow(
     run_name: str | None = None,
     create_experiment_if_not_exists: bool = False,
     tags: Mapping[str, Any] | None = None,
-    rank_zero_only: bool = True,  # noqa: ARG001 - scripts give it
+    rank_zero_only: bool = True,
 ) -> Any:
     """Begin an MLflow run in a trial's own process, and return the module ``mlflow``, ready to log with.
 
@@ -149,12 +148,14 @@ def setup_mlflow(
         run_name: None takes the trial's name.
         create_experiment_if_not_exists: make an experiment that is missing.
         tags: of the run.
-        rank_zero_only: for scripts that give it; a trial is one process.
+        rank_zero_only: of a trial of several pods only the first one logs; what the others get does nothing.
 
     Raises:
         InvalidInputError: mlflow is not installed, or there is no such experiment.
     """
     mlflow: Any = require("mlflow", "mlflow", "setup_mlflow")
+    if rank_zero_only and is_worker():
+        return Nothing()
     if tracking_token:
         os.environ["MLFLOW_TRACKING_TOKEN"] = tracking_token
     if tracking_uri:
@@ -162,19 +163,36 @@ def setup_mlflow(
     if registry_uri:
         mlflow.set_registry_uri(registry_uri)
     if experiment_id is None and experiment_name is not None:
-        found = mlflow.get_experiment_by_name(experiment_name)
-        if found is None and not create_experiment_if_not_exists:
+        if create_experiment_if_not_exists:
+            experiment_id = _made_experiment(mlflow, experiment_name, artifact_location)
+        elif (found := mlflow.get_experiment_by_name(experiment_name)) is not None:
+            experiment_id = found.experiment_id
+        else:
             raise InvalidInputError(
                 f"setup_mlflow(experiment_name={experiment_name!r}): there is no such experiment; make it first, or "
                 "pass create_experiment_if_not_exists=True"
             )
-        experiment_id = found.experiment_id if found else mlflow.create_experiment(experiment_name, artifact_location)
     from trialpod.tune.session import get_context
 
     name = run_name or get_context().get_trial_name()
     mlflow.start_run(experiment_id=experiment_id, run_name=name, tags=dict(tags or {}) or None)
     mlflow.log_params({_key(key): value for key, value in flattened(config or {}).items()})
     return mlflow
+
+
+def _made_experiment(client: Any, name: str, artifact_location: str | None = None) -> Any:
+    """Return the id of an experiment, made where there is none; trials that start together make it together."""
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return found.experiment_id
+    refused: Any = require("mlflow.exceptions", "mlflow", "setup_mlflow").MlflowException
+    try:
+        return client.create_experiment(name, artifact_location)
+    except refused:
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            raise
+        return found.experiment_id
 
 
 def _key(name: str) -> str:

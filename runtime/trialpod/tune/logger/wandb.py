@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.logger.library import numbers, read_key, require
+from trialpod.tune.logger.library import Nothing, is_worker, numbers, read_key, require
 from trialpod.tune.logger.logger_callback import LoggerCallback
 from trialpod.tune.results import flattened
 
@@ -122,7 +122,7 @@ def setup_wandb(
     config: Mapping[str, Any] | None = None,
     api_key: str | None = None,
     api_key_file: str | os.PathLike[str] | None = None,
-    rank_zero_only: bool = True,  # noqa: ARG001 - scripts give it
+    rank_zero_only: bool = True,
     **kwargs: Any,
 ) -> Any:
     """Begin a run of Weights & Biases in a trial's own process, and return it.
@@ -131,13 +131,15 @@ def setup_wandb(
         config: the trial's config.
         api_key: the API key; it and the next one may be left out where wandb is logged in.
         api_key_file: a file with the API key, on the machine of the trial.
-        rank_zero_only: for scripts that give it; a trial is one process.
+        rank_zero_only: of a trial of several pods only the first one logs; what the others get does nothing.
         kwargs: for ``wandb.init``; its id, name and group are the trial's unless given.
 
     Raises:
         InvalidInputError: wandb is not installed, or the key cannot be read.
     """
     wandb: Any = require("wandb", "wandb", "setup_wandb")
+    if rank_zero_only and is_worker():
+        return Nothing()
     if key := read_key("setup_wandb", api_key, api_key_file):
         wandb.login(key=key)
     from trialpod.tune.session import get_context

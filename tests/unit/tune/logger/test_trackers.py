@@ -17,8 +17,10 @@ from trialpod.tune.logger import (
     MLflowLoggerCallback,
     WandbLoggerCallback,
     setup_mlflow,
+    setup_wandb,
 )
 from trialpod.tune.outcomes import TrialOutcome
+from trialpod.tune.session import TuneContext
 from trialpod.tune.trial import Trial
 
 
@@ -84,6 +86,58 @@ def test_missing_library_names_the_install_command(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InvalidInputError, match=f"install it with: pip install {package}$"):
         make()
+
+
+class Together:
+    """MLflow's store at the moment in which another trial makes the experiment first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.runs: list[str] = []
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        self.asked += 1
+        return types.SimpleNamespace(experiment_id="7") if self.asked > 1 and name != "refused" else None
+
+    def create_experiment(self, name: str, _location: str | None = None) -> str:
+        raise sys.modules["mlflow.exceptions"].MlflowException(f"RESOURCE_ALREADY_EXISTS: {name}")
+
+    def start_run(self, experiment_id: str, **_options: Any) -> None:
+        self.runs.append(experiment_id)
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        pass
+
+
+class TestSetupMlflow:
+    @pytest.fixture
+    def mlflow(self, monkeypatch: pytest.MonkeyPatch) -> Together:
+        store = Together()
+        module: Any = types.ModuleType("mlflow")
+        module.__getattr__ = lambda name: getattr(store, name)
+        errors: Any = types.ModuleType("mlflow.exceptions")
+        errors.MlflowException = type("MlflowException", (Exception,), {})
+        monkeypatch.setitem(sys.modules, "mlflow", module)
+        monkeypatch.setitem(sys.modules, "mlflow.exceptions", errors)
+        return store
+
+    def test_trials_that_start_together_share_the_experiment(self, mlflow: Together) -> None:
+        setup_mlflow({}, experiment_name="heights", create_experiment_if_not_exists=True)
+        assert mlflow.runs == ["7"]
+
+    def test_refusal_that_nobody_else_explains_is_raised(self, mlflow: Together) -> None:
+        with pytest.raises(Exception, match="RESOURCE_ALREADY_EXISTS"):
+            setup_mlflow({}, experiment_name="refused", create_experiment_if_not_exists=True)
+
+    @pytest.mark.usefixtures("calls")
+    def test_only_the_first_pod_of_a_trial_logs(self, mlflow: Together, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(TuneContext, "get_world_rank", lambda _self: 1)
+        for module in (setup_mlflow({}, experiment_name="heights"), setup_wandb({})):
+            module.log_metric("height", 1.0, step=1)
+            with module.start_run() as run:
+                run.log({"height": 1.0})
+        assert mlflow.asked == 0
+        assert setup_wandb({}, rank_zero_only=False) is not None
 
 
 def test_a_trial_is_one_run_of_wandb(calls: list[Any], tmp_path: Path) -> None:
