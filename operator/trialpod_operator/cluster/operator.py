@@ -383,6 +383,7 @@ def configure_logging(level: str) -> None:
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # more connections than it keeps are no fault
     for name in ("trialpod", "trialpod_operator"):
         logging.getLogger(name).setLevel(level)
 

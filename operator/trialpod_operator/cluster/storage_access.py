@@ -267,7 +267,7 @@ def place(
         )
     return StoragePlace(
         uri=f"{storage.uri.rstrip('/')}/{experiment.name}",
-        own=own.resolved({}),
+        own=msgspec.structs.replace(own, share_connections=True).resolved({}),
         # A pod's own environment must not change where its checkpoints go.
         pods=pods.resolved({}),
         scoped=scoped,

@@ -38,6 +38,7 @@ class StorageOptions(Message):
     timeout_s: float = 60.0  # for one send or one wait for data
     retry_s: float = 60.0  # how long one operation is retried before it fails
     parallelism: int = 8  # requests at a time, per process and storage
+    share_connections: bool = False  # with the other storages of this process that are reached alike
     part_bytes: int = 16 * _MEBIBYTE  # of larger files; grows where a file would need more than 10,000 parts
     multipart_bytes: int = 32 * _MEBIBYTE  # files from this size on are sent and fetched in parts
 
@@ -79,6 +80,7 @@ class StorageOptions(Message):
             timeout_s=self.timeout_s,
             retry_s=self.retry_s,
             parallelism=self.parallelism,
+            share_connections=self.share_connections,
             part_bytes=self.part_bytes,
             multipart_bytes=self.multipart_bytes,
         )

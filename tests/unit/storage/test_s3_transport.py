@@ -6,7 +6,10 @@ import gc
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -64,6 +67,82 @@ def test_address_of_an_object(options: StorageOptions, url: str) -> None:
 
     transport = Transport(options.resolved({}), Keys().get, lambda: 0.0, None)
     assert transport.url("PUT", "my-bucket", "a b/c", {"uploadId": "x/"}) == url
+
+
+class Server:
+    """Answers every request with "value", a connection for as long as its client keeps it."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.answers = threading.Event()
+        self.answers.set()
+        self.waiting = threading.Semaphore(0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
+
+    def _serve(self, accepted: socket.socket) -> None:
+        with accepted, accepted.makefile("rb") as lines:
+            for line in lines:
+                if line == b"\r\n":
+                    self.waiting.release()
+                    self.answers.wait(60)
+                    accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nvalue")
+
+    def close(self) -> None:
+        self._listener.close()
+        self.answers.set()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+class TestShared:
+    """Storages of one process that are reached alike."""
+
+    def storages(self, server: Server, count: int, **more: Any) -> list[S3Storage]:
+        options = StorageOptions(endpoint=server.endpoint, share_connections=True, **more).resolved({})
+        return [S3Storage(S3Client(f"bucket-{n}", options, credentials=Keys())) for n in range(count)]
+
+    def test_one_after_the_other_use_one_connection(self, server: Server) -> None:
+        for storage in self.storages(server, 20):
+            assert storage.read("key") == b"value"
+            storage.close()
+        assert server.connections == 1
+
+    def test_each_has_its_own_without_it(self, server: Server) -> None:
+        options = StorageOptions(endpoint=server.endpoint).resolved({})
+        storages = [S3Storage(S3Client("bucket", options, credentials=Keys())) for _ in range(3)]
+        for storage in storages:
+            assert storage.read("key") == b"value"
+        assert server.connections == 3
+
+    def test_hanging_one_keeps_no_other_waiting(self, server: Server) -> None:
+        """Its requests are limited, and those of all together are not."""
+        hanging, *others = self.storages(server, 20, parallelism=4)
+        server.answers.clear()
+        with ThreadPoolExecutor(64) as pool:
+            calls = [pool.submit(hanging.read, f"key-{n}") for n in range(12)]
+            calls += [pool.submit(other.read, "key") for other in others for _ in range(2)]
+            for _ in range(4 + 2 * len(others)):
+                assert server.waiting.acquire(timeout=60)
+            assert not server.waiting.acquire(blocking=False), "the hanging one has no more than its four"
+            server.answers.set()
+            assert {call.result(60) for call in calls} == {b"value"}
+        assert server.connections <= 4 + 2 * len(others) + 8
 
 
 class TestConnections:

@@ -5,16 +5,23 @@ credentials and signs by itself, because the client could not: each try with the
 server's clock, with any header (a presigned URL signs none, and Amazon refuses unsigned ``x-amz-*`` headers), and
 without a second pass over a body that a checksum header protects.
 
-Invariants: at most `parallelism` requests are in flight; a body of bytes is signed, the body of a file is protected
-by its CRC-32, which the server verifies; names below ``.localhost`` are this machine (RFC 6761).
+A process with many storages, as the operator is, has them share connections (`share_connections`): else each keeps
+its own open, used or not.
+
+Invariants: at most `parallelism` requests of a storage wait for an answer; a body of bytes is signed, the body of a
+file is protected by its CRC-32, which the server verifies; names below ``.localhost`` are this machine (RFC 6761).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +44,9 @@ from trialpod.storage.s3.routes import Dial
 UNSIGNED = "UNSIGNED-PAYLOAD"
 _UNACKNOWLEDGED_MS = 20_000
 """Maximum time that sent data stays unacknowledged; TCP by itself retries for a quarter of an hour."""
+_NO_RETRIES = urllib3.Retry.from_int(False)
+MAX_SHARED = 32
+"""Idle connections to one server that are kept, where storages share them."""
 _KEEPALIVE_S = 10
 """Interval of the probes that must be acknowledged while an answer is awaited."""
 
@@ -61,21 +71,32 @@ class Transport(urllib3.PoolManager):
         now: Callable[[], float],
         dial: Dial | None,
     ) -> None:
-        tls = {"ssl_context": tls_context(options)} if options.endpoint.startswith("https:") else {}
+        self._shares = options.share_connections and dial is None
+        context = _shared_tls_context if self._shares else tls_context
+        tls = {"ssl_context": context(options)} if options.endpoint.startswith("https:") else {}
         super().__init__(
             num_pools=4,
-            maxsize=options.parallelism,
-            block=True,
-            retries=False,
-            timeout=urllib3.Timeout(connect=options.connect_timeout_s, read=options.timeout_s),
+            # Nobody waits for another storage's requests: what is above the shared maximum is closed after its use.
+            maxsize=MAX_SHARED if self._shares else options.parallelism,
+            block=not self._shares,
+            retries=_NO_RETRIES,
+            timeout=_timeout(options.connect_timeout_s, options.timeout_s),
             **tls,
         )
         self.pool_classes_by_scheme = _pool_classes(dial)
+        self._room = threading.BoundedSemaphore(options.parallelism) if self._shares else nullcontext()
+        if self._shares:
+            self.pools = _shared_pools()
         self._address = BaseURL(options.endpoint, options.region)
         self._address.virtual_style_flag = options.addressing == "virtual"
         self._region = options.region
         self._keys = keys
         self._now = now
+
+    def clear(self) -> None:
+        """Close the idle connections, unless others share them."""
+        if not self._shares:
+            super().clear()
 
     def urlopen(  # type: ignore[override]
         self,
@@ -95,7 +116,8 @@ class Transport(urllib3.PoolManager):
         """
         signed = self._signed(method, url, dict(headers or {}), body)
         options |= {"decode_content": False}
-        response = super().urlopen(method, url, redirect=False, body=body, headers=signed, **options)
+        with self._room:
+            response = super().urlopen(method, url, redirect=False, body=body, headers=signed, **options)
         if 200 <= response.status < 300:
             return response
         data = response.data
@@ -165,6 +187,33 @@ def tls_context(options: StorageOptions) -> Any:
             f"cannot use the certificates in {'ca_pem' if options.ca_pem else options.ca_file}: "
             f"{error.strerror or error}; it must be a PEM file"
         ) from error
+
+
+@cache
+def _timeout(connect_s: float, read_s: float) -> urllib3.Timeout:
+    """Return the same object for the same times: urllib3 takes another one for other connections."""
+    return urllib3.Timeout(connect=connect_s, read=read_s)
+
+
+_shared: dict[int, Any] = {}  # by process: the pools, by everything that makes their connections differ
+_contexts: dict[tuple[str, str, int], Any] = {}
+
+
+def _shared_pools() -> Any:
+    """Return the pools that the storages of this process share; those of a parent stay unused."""
+    found = _shared.get(os.getpid())
+    if found is None:
+        found = _shared.setdefault(os.getpid(), urllib3.PoolManager(num_pools=16).pools)
+    return found
+
+
+def _shared_tls_context(options: StorageOptions) -> Any:
+    """Return the same context for the same certificates: what differs in it differs in its connections."""
+    changed = os.stat(options.ca_file).st_mtime_ns if options.ca_file and os.path.exists(options.ca_file) else 0
+    key = options.ca_pem, options.ca_file, changed
+    if key not in _contexts:
+        _contexts.setdefault(key, tls_context(options))
+    return _contexts[key]
 
 
 def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
