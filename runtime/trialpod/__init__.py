@@ -7,9 +7,12 @@ pays only for what it uses. In an image without the packages that it needs, it f
 import os
 import sys
 
-from trialpod.variables import PACKAGES
+if any(name.startswith("TRIALPOD_") for name in os.environ):  # else the import is spared
+    from trialpod.variables import PACKAGES
 
-sys.path += [folder for folder in os.environ.get(PACKAGES, "").split(os.pathsep) if folder and folder not in sys.path]
+    folders = os.environ.get(PACKAGES, "").split(os.pathsep)
+    sys.path += [folder for folder in folders if folder and folder not in sys.path]
+    del folders
 del os, sys
 
 __version__ = "0.1.0"
