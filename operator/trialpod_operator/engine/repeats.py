@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trialpod.tune.plugins.objectives import pareto_front
 from trialpod.tune.plugins.repeats import repeat_id
 from trialpod_operator.engine.actions import ActionList, TrialCreated
 from trialpod_operator.engine.algorithms import Algorithms
@@ -117,8 +116,7 @@ def front(state: State) -> list[Trial]:
     settings = state.settings
     if settings is None or not settings.objectives:
         return []
-    trials = [trial for trial in state.get_trials() if trial.point]
-    return [trials[place] for place in pareto_front(settings.objectives, [trial.point for trial in trials])]
+    return state.standings.front(state.get_trials(), settings.objectives)
 
 
 def evaluations(state: State) -> dict[str, Evaluation]:

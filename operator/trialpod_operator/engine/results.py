@@ -172,7 +172,7 @@ class Results:
     def _measure_all(self, trial: Trial, result: dict[str, Any], objectives: list[Objective]) -> None:
         point = point_of(objectives, result)
         if point is not None:
-            trial.point = point
+            self._state.record_point(trial, point)
         elif not trial.point and objectives[0].name in result:
             missing = next((each.name for each in objectives if number_of(result.get(each.name)) is None), None)
             if missing is not None:

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from trialpod.tune.plugins.objectives import (
+    Objective,
+    dominates,
+    meets_thresholds,
+    pareto_front,
+    to_minimize,
+)
 from trialpod_operator.engine.trial import Trial
 
 MAX_OUTDATED = 64
@@ -17,7 +24,7 @@ MAX_OUTDATED = 64
 
 
 class Standings:
-    """Sums over the trials, and which of them has the best value.
+    """Sums over the trials, which of them has the best value, and which are on the Pareto front.
 
     Attributes:
         failures: of all trials.
@@ -33,6 +40,8 @@ class Standings:
         self.repeats: list[Trial] = []
         self._sign = 1.0
         self._order: list[tuple[float, int, Trial]] | None = None  # heap; None until somebody asks for the best
+        self._front: dict[str, tuple[tuple[float, ...], Trial]] | None = None  # by trial; None until it is asked for
+        self._objectives: Sequence[Objective] = ()  # that it is for
 
     def add(self, trial: Trial) -> None:
         """Take in a trial, new or stored."""
@@ -54,6 +63,38 @@ class Standings:
         if self._order is None or trial.repeat_of or trial.value is None or not math.isfinite(trial.value):
             return
         heapq.heappush(self._order, (-self._sign * trial.value, trial.index, trial))
+
+    def pointed(self, trial: Trial) -> None:
+        """The trial has another point, in several objectives."""
+        front = self._front
+        if front is None:
+            return
+        before = front.pop(trial.trial_id, None)
+        point = to_minimize(self._objectives, trial.point)
+        worse = not meets_thresholds(self._objectives, trial.point)
+        if before is not None and (worse or not all(a <= b for a, b in zip(point, before[0], strict=True))):
+            self._front = None  # what only its old point dominated may be on the front now
+            return
+        if worse or any(dominates(other, point) for other, _ in front.values()):
+            return
+        for trial_id in [trial_id for trial_id, (other, _) in front.items() if dominates(point, other)]:
+            del front[trial_id]
+        front[trial.trial_id] = point, trial
+
+    def front(self, trials: Collection[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+        """Return the Pareto front, the best in the first objective first; of equals the earlier one.
+
+        Args:
+            trials: all of them.
+            objectives: what their points are in.
+        """
+        if self._front is None or self._objectives != objectives:
+            self._objectives = objectives
+            pointed = [trial for trial in trials if trial.point]
+            found = [pointed[place] for place in pareto_front(objectives, [trial.point for trial in pointed])]
+            self._front = {trial.trial_id: (to_minimize(objectives, trial.point), trial) for trial in found}
+        order = sorted(self._front.values(), key=lambda each: (each[0], each[1].index))
+        return [trial for _, trial in order]
 
     def best(self, trials: Collection[Trial], mode: str) -> Trial | None:
         """Return the trial with the best finite value, of equals the earlier one; repeats do not count.

@@ -345,6 +345,12 @@ class State:
         if trial.value != before:
             self.standings.valued(trial)
 
+    def record_point(self, trial: Trial, point: list[float]) -> None:
+        """Store a trial's values of all objectives."""
+        if point != trial.point:
+            trial.point = point
+            self.standings.pointed(trial)
+
     def set_settings(self, settings: Settings) -> None:
         """Replace the settings."""
         self.settings = settings

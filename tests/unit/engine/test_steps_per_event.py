@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from python_steps import count
 from trialpod.protocol.messages import AttemptEnd
+from trialpod.tune.plugins.objectives import Objective, pareto_front
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.median_stopping_rule import MedianStoppingRule
@@ -28,7 +30,7 @@ from trialpod_operator.engine.events import (
     SettingsObserved,
     TimerFired,
 )
-from trialpod_operator.engine.repeats import ranked, winner
+from trialpod_operator.engine.repeats import front, ranked, winner
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.snapshot import Snapshot
 from trialpod_operator.engine.state import State
@@ -49,7 +51,7 @@ def make_engine(scheduler: str, samples: int) -> Engine:
     return Engine(search, make_scheduler(scheduler))
 
 
-def with_finished(scheduler: str, finished: int) -> Engine:
+def with_finished(scheduler: str, finished: int, objectives: Sequence[Objective] = ()) -> Engine:
     """Return an engine with running trials and so many more that have finished, as a restart has it."""
     samples = finished + 100
     first = make_engine(scheduler, samples)
@@ -60,6 +62,7 @@ def with_finished(scheduler: str, finished: int) -> Engine:
         num_samples=samples,
         max_concurrent=RUNNING,
         progress_deadline_s=600.0,
+        objectives=[*objectives],
     )
     first.apply(SettingsObserved(settings=plan), 1e9)
     stored = msgspec.msgpack.decode(first.snapshot(), type=Snapshot)
@@ -152,6 +155,49 @@ class TestStandings:
                 before, engine = engine, make_engine("fifo", 12)
                 engine.restore(before.snapshot())
             check(engine.state)
+
+
+OBJECTIVES = [Objective("score", "max"), Objective("loss", "min", threshold=4.0), Objective("cost", "min")]
+
+
+def pointed(trial: Trial, *values: float) -> ResultsReceived:
+    names = ("score", "loss", "cost")
+    raw = msgspec.Raw(msgspec.msgpack.encode({**dict(zip(names, values, strict=True)), "training_iteration": 1}))
+    first = trial.current.received + 1
+    return ResultsReceived(trial_id=trial.trial_id, attempt=trial.attempt, first=first, results=[raw])
+
+
+class TestFront:
+    @pytest.mark.parametrize("count", [2, 3])
+    @settings(max_examples=60, deadline=None)
+    @given(seed=st.integers(0, 2**32))
+    def test_equals_a_pass_over_all_trials(self, count: int, seed: int) -> None:
+        choose, objectives = random.Random(seed), OBJECTIVES[:count]
+        engine = make_engine("fifo", 12)
+        plan = Settings(
+            name="e", trainable_name="t", metric="score", num_samples=12, max_concurrent=12, objectives=objectives
+        )
+        engine.apply(SettingsObserved(settings=plan), 1e9)
+        for step in range(40):
+            trial = choose.choice(list(engine.state.running.values()))
+            values = [choose.choice([0.0, 1.0, 2.0, 3.0, 5.0, math.inf]) for _ in range(3)]
+            engine.apply(pointed(trial, *values), 1e9 + step)
+            if choose.random() < 0.7:
+                have = [each for each in engine.state.get_trials() if each.point]
+                places = pareto_front(objectives, [each.point for each in have])
+                assert front(engine.state) == [have[place] for place in places]
+
+    def test_status_costs_the_same_with_10_and_10000_trials(self) -> None:
+        found = []
+        for finished in (10, 10_000):
+            engine = with_finished("fifo", finished, OBJECTIVES[:2])
+            first, second, *_ = engine.state.running.values()
+            engine.apply(pointed(first, 1.0, 1.0, 0.0), 1e9 + 1)
+            front(engine.state)  # is made, once
+            engine.apply(pointed(second, 2.0, 2.0, 0.0), 1e9 + 2)
+            found.append(count(lambda engine=engine: front(engine.state)))
+            assert front(engine.state) == [second, first]
+        assert abs(found[0] - found[1]) < 5, found
 
 
 def check(state: State) -> None:

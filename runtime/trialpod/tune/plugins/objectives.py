@@ -169,13 +169,23 @@ def losses(objectives: Sequence[Objective], points: Sequence[Sequence[float]]) -
     return found
 
 
+def to_minimize(objectives: Sequence[Objective], point: Sequence[float]) -> tuple[float, ...]:
+    """Return a point with the signs that make lower values better in every objective."""
+    return tuple(v if o.mode == "min" else -v for o, v in zip(objectives, point, strict=True))
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether a point is nowhere worse than another and somewhere better; both as `to_minimize` makes them."""
+    return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
+
+
 def pareto_front(objectives: Sequence[Objective], points: Sequence[Sequence[float]]) -> list[int]:
     """Return the places of the points that meet all thresholds and that no other such point dominates.
 
     The best in the first objective comes first; of equal points all are on it.
     """
     meeting = {
-        index: tuple(v if o.mode == "min" else -v for o, v in zip(objectives, point, strict=True))
+        index: to_minimize(objectives, point)
         for index, point in enumerate(points)
         if meets_thresholds(objectives, point)
     }
