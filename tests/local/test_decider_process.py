@@ -15,16 +15,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from decider_support import request, settings_of
 
 from trialpod import tune
-from trialpod.protocol.messages import AttemptEnd, TrainableRef
+from trialpod.protocol.messages import AttemptEnd
 from trialpod.protocol.values import params_encoder
-from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import TrialScheduler
 from trialpod_operator.decider.code import pack_code
 from trialpod_operator.engine.actions import Action, StartAttempt
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived, SettingsObserved
-from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
 from trialpod_operator.experiment.durable import DurableExperiment, Shell
 from trialpod_operator.experiment.plan import DecidedElsewhere, ExperimentPlan
@@ -80,28 +79,15 @@ class Machine(Shell):
     """An open experiment behind a report service, whose trials report by themselves."""
 
     def __init__(self, scheduler: Any, folder: Path, decision_timeout_s: float = 30.0) -> None:
-        request = ExperimentRequest(
-            name="digits",
-            storage_path="/",
-            trainable=TrainableRef(entrypoint="train:train"),
-            trainable_name="train",
-            is_class=False,
-            metric="score",
-            mode="max",
-            param_space={"x": tune.uniform(0, 1)},
-            num_samples=6,
-            scheduler=scheduler,
-        )
-        self.code = pack_code(request)
-        self.settings = Settings(
-            name="digits", trainable_name="train", metric="score", mode="max", num_samples=6, max_concurrent=2
-        )
+        asked = request(param_space={"x": tune.uniform(0, 1)}, num_samples=6, max_concurrent=2, scheduler=scheduler)
+        self.code = pack_code(asked)
+        self.settings = settings_of(asked)
         plan = ExperimentPlan(
             settings=self.settings,
             search=FollowedSearch(),
             scheduler=FollowedScheduler(),
             stopper=None,
-            trainable=request.trainable,
+            trainable=asked.trainable,
             decided=DecidedElsewhere(code=lambda: self.code, seed=7, decision_timeout_s=decision_timeout_s),
         )
         folder.mkdir(parents=True, exist_ok=True)
