@@ -45,7 +45,8 @@ try:
     found["implementation"] = sys.implementation.name
     found["suffix"] = sysconfig.get_config_var("EXT_SUFFIX") or ""
     for name in ("trialpod", "msgspec", "minio"):
-        if importlib.util.find_spec(name) is not None:
+        place = importlib.util.find_spec(name)
+        if place is not None and place.origin:  # a folder of that name, such as the trial's work folder, is none
             try:
                 found["names"][name] = version(name)
             except Exception:

@@ -51,6 +51,21 @@ class TestWhatItGets:
         assert command == [f"{tmp_path}/image/bin/python3", "-m", POD]
         assert found == environ
 
+    def test_a_folder_of_that_name_is_no_trialpod(
+        self, tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The trial's work folder is /trialpod, and most containers start in /."""
+        (tmp_path / "trialpod").mkdir()
+        (tmp_path / "bin").mkdir()
+        python = tmp_path / "bin/python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+        python.chmod(0o755)
+        monkeypatch.chdir(tmp_path)
+        mine = volume / f"packages/cp{sys.version_info[0]}{sys.version_info[1]}-glibc"
+        mine.mkdir(exist_ok=True)
+        _, found = plan(POD, volume, {"PATH": f"{tmp_path}/bin"})
+        assert found["PYTHONPATH"] == f"{volume}/code"
+
     @pytest.mark.parametrize("library", ["glibc", "musl"])
     def test_one_without_gets_the_packages_of_its_python(self, library: str, tmp_path: Path, volume: Path) -> None:
         environ = {**image(tmp_path, suffix=SUFFIXES[library]), "PYTHONPATH": "/app"}
