@@ -115,7 +115,7 @@ class TestRun:
 class TestEnding:
     def test_a_stop_rule_ends_the_program_with_sigterm(self, shell: Shell) -> None:
         source = """
-        trap 'echo ended > "$TRIALPOD_TRIAL_DIR/ended"; exit 7' TERM
+        trap 'echo ended > "$TRIALPOD_TRIAL_DIR/ended"; echo last > "$TRIALPOD_CHECKPOINT_DIR/model"; exit 7' TERM
         while :; do echo loss=1; sleep 0.05; done
         """
         prepared(shell, source=source, stop={"training_iteration": 4}, searchSpace={"lr": 1})
@@ -123,6 +123,8 @@ class TestEnding:
         assert done.returncode == 0, done.stdout + done.stderr
         assert len(results_of(shell.folder)) == 4
         assert list(shell.folder.glob("trialpod-results/exp/*/ended"))
+        (model,) = shell.folder.glob("trialpod-results/exp/*/checkpoint_*/model")
+        assert model.read_text() == "last\n", "what it had at its end is kept"
 
     @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT])
     def test_it_resumes_from_what_the_program_kept(self, shell: Shell, sig: signal.Signals) -> None:

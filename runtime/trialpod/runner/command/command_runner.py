@@ -194,7 +194,7 @@ class _CommandRun:
             process.close()
         # A program that ran on during the decision may have saved what comes after the result at the horizon.
         ran_on = outcome == "paused" and self._kept_at_horizon and self._spec.at_horizon == "continue"
-        if outcome not in ("stopped", "exploited") and not ran_on:
+        if outcome != "exploited" and not ran_on:
             self._commit_rest()
         if outcome == "completed":
             self._check_objective(output, reader, sources)
