@@ -81,8 +81,8 @@ test-newest: $(NEWEST_VENV)/$(COMPILED) ## The tests that depend on the version 
 test-debian: ## The unit and contract tests with the Python of a Debian suite: DEBIAN=sid has the newest (root)
 	@tools/test_in_debian $(DEBIAN)
 
-test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
-	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py
+test-search: $(SEARCH_VENV)/$(STAMP) ## Test what needs PyTorch: search algorithms, examples (5 GB, ten minutes)
+	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py tests/local/test_command_examples.py
 
 test-ui: $(UI_VENV)/$(STAMP) ## Test the page in a browser; needs a chromium (apt-get install chromium)
 	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui tests/ui
@@ -137,10 +137,11 @@ test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k n
 	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not addon" $(SLOWEST) tests/cluster \
 	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
 
-test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, JobSet, and the scale bench with kwok
+test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, JobSet, kwok, darknet
 	@tools/build_go kueue > /dev/null
 	@tools/build_go jobset > /dev/null
 	@tools/trial_kinds > /dev/null
+	@tools/cluster/command debian darknet
 	@tools/build_go promtool > /dev/null
 	$(BIN)/pytest -q -p no:xdist tests/unit/chart
 	tools/cluster/exec $(BIN)/pytest -m addon -p no:xdist tests/cluster $(CLUSTER_ARGS)
