@@ -101,6 +101,19 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     return reference
 
 
+@pytest.fixture(scope="session")
+def musl_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same program linked with musl, in an image with that C library alone: as in Alpine, but Debian's build."""
+    program = tmp_path_factory.mktemp("musl") / "climb"
+    subprocess.run(["musl-gcc", "-Os", "-s", "-o", program, Path(__file__).with_name("climb.c")], check=True)
+    library = Path("/lib/ld-musl-x86_64.so.1").resolve().read_bytes()
+    reference = f"docker.io/trialpod/climb-musl:{hashlib.sha256(library + program.read_bytes()).hexdigest()[:12]}"
+    images.import_files(
+        reference, [("lib/ld-musl-x86_64.so.1", library, 0o755), ("climb", program.read_bytes(), 0o755)]
+    )
+    return reference
+
+
 @pytest.fixture
 def restricted(cluster: Cluster) -> Iterator[Cluster]:
     """A namespace that takes pods of the restricted standard only."""

@@ -62,6 +62,11 @@ def _image(_: argparse.Namespace) -> None:
     say(f"trialpod/trialpod:test is {key}")
 
 
+def _debian(arguments: argparse.Namespace) -> None:
+    require_root()
+    images.make_debian(arguments.name)
+
+
 def _up(_: argparse.Namespace) -> None:
     cluster.up()
     sys.stderr.write(_HELP)
@@ -94,6 +99,9 @@ def main() -> None:
     command.add_argument("action", choices=("stop", "kill", "start", "restart"))
     command.add_argument("component")
     command.set_defaults(run=_component)
+    command = commands.add_parser("debian", help="make one of the images that tests take besides the built one")
+    command.add_argument("name", choices=sorted(images.DEBIANS))
+    command.set_defaults(run=_debian)
     command = commands.add_parser("exec", help="run a command in the cluster's network namespace")
     command.add_argument("command", nargs=argparse.REMAINDER)
     command.set_defaults(run=_exec)

@@ -14,8 +14,9 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from . import binaries, layout, nodes
 from .layout import IMAGES, Node
@@ -23,6 +24,11 @@ from .system import ClusterError, run, say, unmount_below
 
 _BASE_PACKAGES = "python3,python3-venv,python-is-python3,ca-certificates"
 _SUITE = "bookworm"
+DEBIANS = {"bookworm": ("bookworm", "python3"), "trixie": ("trixie", "python3"), "darknet": ("bookworm", "darknet")}
+"""Images without trialpod for tests, as Debian has them: the suite, and what is installed of it."""
+_ALWAYS = ("bookworm", "trixie")
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CERTIFICATES = Path("/etc/ssl/certs")
 _PAUSE = r"""
 /* What holds a pod's namespaces: it waits for a signal to end, and buries orphans. */
@@ -63,11 +69,16 @@ def _tar(files: Iterable[tuple[str, bytes, int]]) -> bytes:
 def _single_file_image(reference: str, program: Path, *, command: list[str]) -> bytes:
     """Return an OCI archive of an image that holds one static program and nothing else."""
     layer = _tar([(program.name, program.read_bytes(), 0o755)])
+    return _one_layer_image(reference, layer, {"Entrypoint": [f"/{program.name}", *command], "Env": ["PATH=/"]})
+
+
+def _one_layer_image(reference: str, layer: bytes, settings: Mapping[str, Any]) -> bytes:
+    """Return an OCI archive of an image with one layer."""
     config = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Entrypoint": [f"/{program.name}", *command], "Env": ["PATH=/"]},
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
         }
     ).encode()
@@ -161,6 +172,55 @@ def import_program(reference: str, program: Path, name: str) -> None:
         _import(node, archive)
 
 
+def import_files(reference: str, files: Iterable[tuple[str, bytes, int]]) -> None:
+    """Give an image of these files (path, contents, mode) to the nodes that have none of that reference."""
+    lacking = [node for node in layout.NODES if not _present(node, reference)]
+    if lacking:
+        archive = _one_layer_image(reference, _tar(files), {"Env": ["PATH=/"]})
+        for node in lacking:
+            _import(node, archive)
+
+
+def _debian(name: str) -> tuple[str, Path]:
+    """Return the reference of one of `DEBIANS`, and where its archive is."""
+    key = hashlib.sha256(f"{DEBIANS[name]} 1".encode()).hexdigest()[:12]
+    return f"docker.io/trialpod/debian-{name}:{key}", IMAGES / f"debian-{name}-{key}.tar"
+
+
+def make_debian(name: str) -> None:
+    """Make one of `DEBIANS`, if it was not made yet; needs the network."""
+    reference, archive = _debian(name)
+    if archive.exists():
+        return
+    suite, packages = DEBIANS[name]
+    say(f"making an image of Debian {suite} with {packages}, by debootstrap (once; minutes)")
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=IMAGES) as folder:
+        root, layer = Path(folder, "root"), Path(folder, "layer.tar")
+        run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, root], timeout=900)
+        for waste in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
+            shutil.rmtree(root / waste, ignore_errors=True)
+        run(["tar", "--numeric-owner", "--directory", root, "--create", "--file", layer, "."], timeout=300)
+        finished = Path(folder, "image.tar")
+        finished.write_bytes(_one_layer_image(reference, layer.read_bytes(), {"Env": [f"PATH={_PATH}"]}))
+        os.rename(finished, archive)
+
+
+def import_debian(name: str) -> str:
+    """Give the nodes one of `DEBIANS`; return its reference.
+
+    Raises:
+        ClusterError: It was not made.
+    """
+    reference, archive = _debian(name)
+    if not archive.exists():
+        raise ClusterError(f"the image debian-{name} was not made; run tools/cluster/command debian {name}")
+    for node in layout.NODES:
+        if not _present(node, reference):
+            _import(node, archive.read_bytes())
+    return reference
+
+
 # Images from the Dockerfile
 
 
@@ -234,6 +294,8 @@ def build() -> str:
     if marker.exists() and marker.read_text() == key:
         return key
     _ensure_base()
+    for name in _ALWAYS:
+        make_debian(name)
     say("building the image trialpod/trialpod:test (seconds; minutes when dependencies have changed)")
     started = time.monotonic()
     marker.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ NEEDED = {
     "nsenter": "util-linux",
     "gcc": "gcc",
     "/usr/include/stdio.h": "libc6-dev",
+    "musl-gcc": "musl-tools",
 }
 CNI_PLUGINS = Path("/usr/lib/cni")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
