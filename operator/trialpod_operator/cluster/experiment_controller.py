@@ -310,10 +310,14 @@ class ExperimentController:
         """Release the experiment; everything committed stays, and so do its pods."""
         if self._durable is not None:
             self.account(self._services.clock())  # the last that is shown of it
-            if self._bindings is not None:
-                self._bindings.assignments.close()
-            self._durable.close()
+        durable, bindings = self._durable, self._bindings
         self._durable = self._bindings = None
+        if bindings is not None:
+            bindings.assignments.close()
+        if durable is not None:
+            durable.close()
+        if bindings is not None:
+            await bindings.close()
 
     def _check(self, item: Mapping[str, Any]) -> None:
         generation = int(item["metadata"].get("generation", 0))
@@ -418,6 +422,7 @@ class ExperimentController:
         if not await self._writer.write_final(experiment, durable, bindings) or bindings.pods_left:
             return 1.0
         bindings.assignments.close()
+        await bindings.close()
         if problem := await durable.finish(FINISH_TIMEOUT_S):
             logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
         durable.close()

@@ -106,7 +106,7 @@ class PodBindings:
             GroupWork(key, cache, work, clock),
             InPlaceReservations(clock),
         )
-        self._collector = PodGarbageCollector(key, work, cache)
+        self._collector = PodGarbageCollector(key, work, cache, self._collect_again)
         self._endings = AttemptEndings(self._pods, on_ending)
         self._creation = PodCreation(self._pods)
         self._diagnostics = PodDiagnostics(self._pods)
@@ -145,7 +145,15 @@ class PodBindings:
                 if not binding.assigned and not binding.expected_by and pods.own_pod(binding) is None:
                     pods.reuse.take(binding)
 
+    def _collect_again(self) -> None:
+        self._pods.attention.sweep_by(self._pods.clock())
+        self._pods.enqueue()
+
     # -- for the experiment's controller --
+
+    async def close(self) -> None:
+        """End what is done beside the passes."""
+        await self._collector.close()
 
     @property
     def rejections(self) -> Rejections:

@@ -1,19 +1,28 @@
 """Takes away the pods that no attempt needs any more: finished ones with their log kept first, others in due time.
 
+While attempts are under way, finished pods are taken away beside the passes, which never wait for a log: nothing else
+is done with such a pod, and one such task runs at a time. It ends with the bindings (`close`).
+
 Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
 without, after a while (`logs.LOG_TIMEOUT_S`). Owned by the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 
+from trialpod.errors import StorageError
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.trial import Trial
+
+logger = logging.getLogger(__name__)
 
 LEAVE_S = 30.0
 """Maximum time that a pod takes to exit after its attempt ended, beside its grace period."""
@@ -22,7 +31,7 @@ WORKER_LEAVE_S = 10.0
 WORKER_GRACE_S = 1
 """The same for a worker of a group whose head's attempt has ended: it has nothing to save."""
 
-GATHER_S = 2.0
+GATHER_S = 3.0
 GATHER_MOST = 16
 """Finished pods are deleted together at this count or age of the first: several take one request."""
 
@@ -36,13 +45,16 @@ class PodGarbageCollector:
     Args:
         key: "namespace/name" of the experiment.
         work: acts at the API server.
-        seen: what the watches have shown.
+        cache: what the watches have shown.
+        again: asks for another pass: there may be more to take away.
     """
 
-    def __init__(self, key: str, work: PodWork, cache: ObjectCache) -> None:
+    def __init__(self, key: str, work: PodWork, cache: ObjectCache, again: Callable[[], None] = lambda: None) -> None:
         self._key = key
         self._work = work
         self._cache = cache
+        self._again = again
+        self._beside: asyncio.Task[None] | None = None  # takes finished pods away
         self._leave_by: dict[str, float] = {}  # by pod name
         self._look_at = 0.0  # when logs are asked for again
         self._gather_until = 0.0  # when finished pods are deleted however few there are; 0 = there are none
@@ -111,16 +123,42 @@ class PodGarbageCollector:
             self._gather_until = self._gather_until or now + GATHER_S
             if now < self._gather_until:
                 return
+        if self._beside is not None:
+            return  # it asks for another pass when it is done
         late = finished[GATHER_MOST:]
         if finished := finished[:GATHER_MOST]:
             self._gather_until = 0.0
-            done = await self._work.collect_finished(finished, trials)
-            for pod in done:
-                self._leave_by.pop(pod["metadata"]["name"], None)
+            if current:
+                self._beside = asyncio.ensure_future(self._take_away(finished, trials))
+                return
+            done = await self._collect(finished, trials)
             if late:
                 self._look_at = now + 0.01
-            elif len(done) < len(finished):
+            elif done < len(finished):
                 self._look_at = now + LOG_AGAIN_S
+
+    async def _collect(self, finished: list[Object], trials: Mapping[str, Trial]) -> int:
+        done = await self._work.collect_finished(finished, trials)
+        for pod in done:
+            self._leave_by.pop(pod["metadata"]["name"], None)
+        return len(done)
+
+    async def _take_away(self, finished: list[Object], trials: Mapping[str, Trial]) -> None:
+        try:
+            if await self._collect(finished, trials) < len(finished):
+                await asyncio.sleep(LOG_AGAIN_S)
+        except (ApiError, StorageError) as error:
+            logger.info("finished pods of %s cannot be taken away yet: %s", self._key, error)
+            await asyncio.sleep(max(LOG_AGAIN_S, getattr(error, "retry_after_s", 0.0)))
+        finally:
+            self._beside = None
+        self._again()
+
+    async def close(self) -> None:
+        """Take nothing away any more."""
+        if self._beside is not None:
+            self._beside.cancel()
+            await asyncio.wait((self._beside,))
 
     def times(self) -> list[float]:
         """Return when there will be something to do."""

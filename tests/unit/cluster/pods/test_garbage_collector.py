@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import virtual_time
+from virtual_time import until
+
 from trialpod_operator.cluster.cache import ObjectCache
 from trialpod_operator.cluster.pods.garbage_collector import GATHER_MOST, GATHER_S, PodGarbageCollector
 from trialpod_operator.cluster.pods.pod_work import PodWork
@@ -14,7 +17,9 @@ KEY = "team/digits"
 
 
 class Work:
-    """Takes down what is deleted together."""
+    """Takes down what is deleted together; `takes` = the server has answered."""
+
+    takes: asyncio.Event | None = None
 
     def __init__(self) -> None:
         self.deleted: set[str] = set()
@@ -22,6 +27,8 @@ class Work:
         self.logs = SimpleNamespace(forget_deleted=lambda: None)
 
     async def collect_finished(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
+        if self.takes is not None:
+            await self.takes.wait()
         self.batches.append([pod["metadata"]["name"] for pod in pods])
         self.deleted |= {pod["metadata"]["uid"] for pod in pods}
         return pods
@@ -33,7 +40,11 @@ class Work:
 class World:
     def __init__(self) -> None:
         self.work, self.cache = Work(), ObjectCache()
-        self.collector = PodGarbageCollector(KEY, cast(PodWork, self.work), self.cache)
+        self.asked = 0
+        self.collector = PodGarbageCollector(KEY, cast(PodWork, self.work), self.cache, self._again)
+
+    def _again(self) -> None:
+        self.asked += 1
 
     def finish(self, *names: str) -> None:
         for name in names:
@@ -46,7 +57,11 @@ class World:
             self.cache.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
 
     def look(self, now: float, *current: str) -> list[list[str]]:
-        asyncio.run(self.collector.collect(now, current, (), lambda _: False, {}))
+        async def one() -> None:
+            await self.collector.collect(now, current, (), lambda _: False, {})
+            await asyncio.sleep(0)  # what is done beside the passes
+
+        asyncio.run(one())
         return self.work.batches
 
 
@@ -71,5 +86,38 @@ def test_many_are_deleted_at_once_and_not_all_in_one_look() -> None:
     world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST + 3)))
     (first,) = world.look(100.0, "other")
     assert len(first) == GATHER_MOST
-    assert min(world.collector.times()) < 100.1  # and the rest very soon
+    assert world.asked == 1  # and the rest at once
     assert world.look(100.1) == [first, ["pod-16", "pod-17", "pod-18"]]
+
+
+def test_passes_do_not_wait_for_the_logs_of_finished_pods() -> None:
+    async def test() -> None:
+        world = World()
+        world.work.takes = asyncio.Event()
+        world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST)))
+        for now in (100.0, 110.0, 120.0):
+            await world.collector.collect(now, ["other"], (), lambda _: False, {})
+            await asyncio.sleep(0)
+        assert world.work.batches == []
+        assert world.collector.pods_left
+        world.work.takes.set()
+        await until(lambda: world.asked == 1)
+        assert [len(batch) for batch in world.work.batches] == [GATHER_MOST], "one task at a time"
+
+    virtual_time.run(test)
+
+
+def test_nothing_is_taken_away_once_it_is_closed() -> None:
+    async def test() -> None:
+        world = World()
+        world.work.takes = asyncio.Event()
+        world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST)))
+        await world.collector.collect(100.0, ["other"], (), lambda _: False, {})
+        await asyncio.sleep(0)
+        await world.collector.close()
+        world.work.takes.set()
+        await asyncio.sleep(0)
+        assert world.work.batches == []
+        assert world.asked == 0
+
+    asyncio.run(test())
