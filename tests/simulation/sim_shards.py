@@ -98,6 +98,7 @@ class ShardWatch:
         since = self._unserved_since.setdefault(uid, now)
         waited_s = now - max(since, self._quiet_since)
         self.longest_s = max(self.longest_s, waited_s)
-        if waited_s > UNSERVED_S and any(not each.process.stopped for each in world.alive):
+        able = (not each.process.stopped and not each.kube.cut for each in world.alive)
+        if waited_s > UNSERVED_S and any(able):
             self._unserved_since[uid] = now
             world.kernel.errors.append(f"shards: nobody has served {experiment.key} for {waited_s:.1f} s")
