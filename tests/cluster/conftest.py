@@ -34,6 +34,7 @@ TOGETHER = frozenset(
         "test_scoped_storage",
         "test_trial_objects_cluster",
         "test_ui_served",
+        "test_value_types_cluster",
     ]
 )
 """Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from cluster_access import BUCKET, ENDPOINT, ROOT, Cluster
-from testcluster import layout
+from cluster_access import ROOT, Cluster
+from script_runs import run_script
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -30,37 +27,7 @@ PRINTED = {
 """As of tests/local/test_ray_scripts.py, where the same scripts run on one machine."""
 
 
-def run(script: Path, folder: Path, namespace: Cluster, *arguments: str, timeout: float = 280) -> str:
-    """Run a script as its user would: no keys and no address of the store are known on the desk.
-
-    The folder that the script names for its results is not for the cluster: TRIALPOD_STORAGE goes before it.
-    """
-    environ = {
-        **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "TRIALPOD_"))},
-        "KUBECONFIG": str(layout.KUBECONFIG),
-        "HOME": str(folder),
-        "TRIALPOD_BACKEND": "kubernetes",
-        "TRIALPOD_NAMESPACE": namespace.namespace,
-        "TRIALPOD_CREDENTIALS_SECRET": "minio",
-        "TRIALPOD_CLUSTER_ENDPOINT": ENDPOINT,
-        "TRIALPOD_STORAGE": f"s3://{BUCKET}/{namespace.namespace}",
-    }
-    command = [sys.executable, "-m", "trialpod.compat.ray", "--replace", str(script), *arguments]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    print(done.stdout + done.stderr)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", sorted(PRINTED))
 def test_an_unmodified_script(name: str, tmp_path: Path, namespace: Cluster) -> None:
-    lines = run(SCRIPTS / f"{name}.py", tmp_path, namespace).splitlines()
+    lines = run_script(SCRIPTS / f"{name}.py", tmp_path, namespace, ray=True).splitlines()
     assert [line for line in lines if line in PRINTED[name]] == PRINTED[name]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim_oracles import in_order
+from sim_oracles import in_order, misnested
 from sim_plan import MAX_FAILURES, STEPS, may_end_early, repeats_of
 from sim_storage import plain
 
@@ -163,6 +163,7 @@ def _ends(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str
             continue
         last = lines.get(row.trial_id, [{}])[-1]
         x = last.get("config", {}).get("x")
+        found += misnested(row.trial_id, lines.get(row.trial_id, []))
         if last.get("training_iteration") != STEPS or x is None or abs(last["score"] - STEPS * x) > 1e-9:
             found.append(
                 f"end: {row.trial_id} ended with {last.get('training_iteration')}, {last.get('score')}, x {x}"

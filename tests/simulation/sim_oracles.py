@@ -160,6 +160,7 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
             continue
         last = lines.get(trial_id, [{}])[-1]
         x = last.get("config", {}).get("x")
+        found += misnested(trial_id, lines.get(trial_id, []))
         if last.get("training_iteration") != STEPS or x is None or abs(last["score"] - STEPS * x) > 1e-9:
             found.append(f"end: {trial_id} ended with {last.get('training_iteration')}, {last.get('score')}, x {x}")
     return found
@@ -176,6 +177,15 @@ def _hidden(experiment: Hosted, trial_id: str) -> int:
         for key, failed in track.failed_at.items()
         if key[0] == trial_id and key in track.completed_at
     )
+
+
+def misnested(trial_id: str, lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what of a trial's lines in ``result.json`` is not nested as it was reported."""
+    return [
+        f"results: {trial_id} has {line.get('nested')} beside the score {line.get('score')}"
+        for line in lines
+        if line.get("nested") != {"sum": line.get("score"), "of": {"x": line.get("config", {}).get("x")}}
+    ]
 
 
 def in_order(trial_id: str, places: Sequence[tuple[float, ...] | None]) -> list[str]:

@@ -68,7 +68,7 @@ class _Steps:
         self.uid = f"{self.trial_id}-{kernel().serial()}"
         world.pods.steps[self.uid] = (self.trial_id, 0, self.iteration, self.sum)
         kernel().log("step", f"{process.name} {self.iteration} {self.sum!r}")
-        return {"score": self.sum, "uid": self.uid}
+        return {"score": self.sum, "uid": self.uid, "nested": {"sum": self.sum, "of": {"x": self.x}}}
 
     def _meet(self, process: Process) -> None:
         """Wait for the other ranks; one whose process is gone is missed. Some do not need each other."""

@@ -222,6 +222,7 @@ class Experiment(RuleBasedStateMachine):
             first=first,
             results=[raw(item) for item in batch],
             committed=committed,
+            nested=["a", "a/b", str(repeat)][: repeat + 1],
         )
         for _ in range(1 + (repeat == 1)):
             self.apply(event)
