@@ -113,9 +113,7 @@ def run_in_cluster(row: dict[str, str], scripts: Path, command: list[str]) -> di
     """Run one script with its trials in pods, and return what came of it; trials are read from the API server."""
     os.environ["TRIALPOD_BACKEND"] = "kubernetes"
     found = run(row, scripts, command)
-    listed = subprocess.run(
-        ["kubectl", "get", "tunetrials", "-o", "json"], capture_output=True, text=True, check=True
-    )
+    listed = _kubectl("get", "tunetrials", "-o", "json")
     found["trials"] = sorted(
         (
             {
@@ -127,10 +125,13 @@ def run_in_cluster(row: dict[str, str], scripts: Path, command: list[str]) -> di
         ),
         key=json.dumps,
     )
-    subprocess.run(
-        ["kubectl", "delete", "tuneexperiments", "--all", "--timeout=60s"], capture_output=True, check=True
-    )
+    _kubectl("delete", "tuneexperiments", "--all", "--timeout=60s")
     return found
+
+
+def _kubectl(*arguments: str) -> str:
+    command = ["kubectl", f"--namespace={os.environ['TRIALPOD_NAMESPACE']}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _last_error(text: str) -> str:

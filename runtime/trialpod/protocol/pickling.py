@@ -2,7 +2,7 @@
 
 * A class or function of ``__main__`` is looked up by its name where the pickle is loaded, before its code in the
   pickle is used. So ``config["activation"] is Activation.RELU`` holds in the script, in the trials, and in the script
-  that restores the experiment.
+  that restores the experiment. The same holds for the user's modules where these travel by value, to pods.
 * What can be pickled and not be loaded again (a proxy whose ``__getattr__`` needs an attribute that it does not have
   yet) is refused when it is pickled.
 * Code keeps the name of its file, which cloudpickle 3.1.3 drops: a trial's traceback names the user's file and line.
@@ -55,6 +55,8 @@ def _pickler() -> Any:
             if isinstance(obj, (type, types.FunctionType)):
                 if self._by_name and _in_main(obj):
                     return of_main, (obj.__qualname__, dumps(obj))
+                if self._by_name and _of_shipped_module(obj):
+                    return of_module, (obj.__module__, obj.__qualname__, dumps(obj))
             elif hasattr(type(obj), "__getattr__"):
                 _check_loadable(obj)
             return super().reducer_override(obj)
@@ -73,7 +75,31 @@ def of_main(qualname: str, code: bytes) -> Any:
     found = _attribute(main, qualname) if main is not None and not _is_ours(main) else None
     if isinstance(found, (type, types.FunctionType)) and found.__module__ == "__main__":
         return found
-    return _loaded_class(qualname) or pickle.loads(code)
+    return _loaded_class("__main__", qualname) or pickle.loads(code)
+
+
+def of_module(module: str, qualname: str, code: bytes) -> Any:
+    """Return a class or function of a user's module: the one that the script has imported, or the one in `code`.
+
+    A trial takes what came with it, whatever its image has under that name.
+    """
+    main = sys.modules.get("__main__")
+    found = None if main is None or _is_ours(main) else _attribute(sys.modules.get(module), qualname)
+    if isinstance(found, (type, types.FunctionType)) and found.__module__ == module:
+        return found
+    return _loaded_class(module, qualname) or pickle.loads(code)
+
+
+def _of_shipped_module(obj: Any) -> bool:
+    """Return whether a class or function is one of a module that is not looked up where the pickle is loaded."""
+    from cloudpickle import cloudpickle
+
+    if obj.__module__ in (None, "__main__") or "<" in obj.__qualname__:
+        return False
+    if cloudpickle._should_pickle_by_reference(obj):  # noqa: SLF001 - there is no public way to ask
+        return False
+    module = sys.modules.get(obj.__module__)
+    return module is None or _attribute(module, obj.__qualname__) is obj
 
 
 def _in_main(obj: Any) -> bool:
@@ -96,12 +122,12 @@ def _is_ours(main: types.ModuleType) -> bool:
     return spec is not None and str(spec.name).partition(".")[0] in ("trialpod", "trialpod_operator")
 
 
-def _loaded_class(qualname: str) -> type | None:
-    """Return the class of that name that came with the Trainable's pickle, so that there are no two of it."""
+def _loaded_class(of: str, qualname: str) -> type | None:
+    """Return a module's class that came with the Trainable's pickle, so that there are no two of it."""
     module = sys.modules.get("cloudpickle.cloudpickle")
     known = getattr(module, "_DYNAMIC_CLASS_TRACKER_BY_ID", None)
     for found in list(known.values()) if known is not None else ():
-        if found.__module__ == "__main__" and found.__qualname__ == qualname:
+        if found.__module__ == of and found.__qualname__ == qualname:
             return found  # type: ignore[no-any-return]
     return None
 
