@@ -51,7 +51,7 @@ from trialpod_operator.cluster.pods.queues import slots
 from trialpod_operator.cluster.pods.reading import node_of
 from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse, spare
 from trialpod_operator.cluster.pods.sigterm import judge_sigterm
-from trialpod_operator.cluster.pods.terminated import Termination
+from trialpod_operator.cluster.pods.terminated import Termination, blame_beside
 from trialpod_operator.engine.actions import (
     Action,
     StartAttempt,
@@ -341,7 +341,8 @@ class PodBindings:
         if binding.group is None:
             if end.asks and not (self._pods.reuse is not None and self._pods.reuse.expect(binding)):
                 self._pods.in_place.reserve(binding)
-            return end
+            pod = self._pods.own_pod(binding)
+            return end if pod is None else blame_beside(pod, end)
         now = self._pods.clock()
         self._endings.note_group(binding, now)
         judged = binding.group.judge_report(end, now, failing=binding.trial.current.failing is not None)

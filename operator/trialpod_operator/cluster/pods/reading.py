@@ -100,6 +100,16 @@ def failed_beside(pod: Pod) -> list[Mapping[str, Any]]:
     return found
 
 
+def failed_so_far(pod: Pod) -> list[Mapping[str, Any]]:
+    """Return the statuses of containers that failed while the trial's ran; none of a pod that is being deleted."""
+    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return []
+    trial = str(trial_container(pod).get("name", ""))
+    status = status_of(pod)
+    beside = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return [each for each in beside if each.get("name") != trial and last_end(each).get("exitCode")]
+
+
 def last_end(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return how a container ended last, from its status; empty when it has not ended."""
     state = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")

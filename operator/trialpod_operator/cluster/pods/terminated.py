@@ -36,9 +36,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, EndCause
 from trialpod.runner.image_python import UNFIT
@@ -49,6 +51,7 @@ from trialpod_operator.cluster.pods.reading import (
     condition,
     container_state,
     failed_beside,
+    failed_so_far,
     foreign,
     is_sidecar,
     last_end,
@@ -322,10 +325,16 @@ def _by_init_container(pod: Pod) -> Termination | None:
     return None
 
 
-def _beside(pod: Pod) -> str:
-    """Return which sidecars had failed before the trial's container did."""
+def blame_beside(pod: Pod, end: AttemptEnd) -> AttemptEnd:
+    """Return a failure that an attempt reported, with the containers of its pod that had failed before."""
+    words = _beside(failed_so_far(pod)) if end.cause == "failed" else ""
+    return msgspec.structs.replace(end, error=f"{end.error}{words}") if words else end
+
+
+def _beside(failed: Iterable[Mapping[str, Any]]) -> str:
+    """Return which containers had failed before the trial's did."""
     parts = []
-    for each in failed_beside(pod):
+    for each in failed:
         state = last_end(each)
         words = _in_words(last_lines(state.get("message")))
         parts.append(f"; before that container {each.get('name')} exited with status {state['exitCode']}{words}")
@@ -387,12 +396,13 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
         return _failure(
             Reason.CONTAINER_FAILED,
             f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}"
-            f"{printed}{_beside(pod)}",
+            f"{printed}{_beside(failed_beside(pod))}",
             exit_code=code,
         )
     return _failure(
         Reason.CONTAINER_FAILED,
-        f"the process exited with status {code} before the trial was over{words}{_beside(pod)}; its log may say more",
+        f"the process exited with status {code} before the trial was over{words}{_beside(failed_beside(pod))}; "
+        "its log may say more",
         exit_code=code,
     )
 

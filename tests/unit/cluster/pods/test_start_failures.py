@@ -71,6 +71,24 @@ class TestInitContainers:
 
         play(scenario)
 
+    def test_sidecar_that_failed_explains_a_reported_error(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.fails_at = {("00000", 5): 1}
+            await world.apply(numSamples=1, failurePolicy={"maxFailures": 0})
+            await world.until_running()
+            (pod,) = world.pods.live()
+
+            def fail(each: Object) -> None:
+                each["status"]["containerStatuses"].append(ended("proxy", 2, "no route\n", world.api.now()))
+
+            world.api.edit(pod, fail)
+            await until(world.is_over, what="it ends")
+            message = world.trials()[0]["status"]["message"]
+            assert message.startswith("ValueError: no")
+            assert message.endswith("; before that container proxy exited with status 2: no route")
+
+        play(scenario)
+
 
 def waits_for_its_image(each: Object) -> None:
     """The kubelet cannot pull the image."""

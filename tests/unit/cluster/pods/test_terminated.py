@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from cluster_objects import NOW, at, live_pod, target, terminated
 
-from trialpod_operator.cluster.pods.terminated import presumed_gone, read_termination
+from trialpod.protocol.messages import AttemptEnd, EndCause
+from trialpod_operator.cluster.pods.terminated import blame_beside, presumed_gone, read_termination
 
 _DELETED = {"deletionTimestamp": at(20), "deletionGracePeriodSeconds": 30}  # asked for 10 s ago
 _DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
@@ -478,3 +479,27 @@ def test_an_image_whose_python_does_not_fit() -> None:
     assert (found.reason, found.message, found.retry) == ("NoRuntime", words, False)
     pod["spec"]["containers"][0]["command"] = ["/own/start"]
     assert read_termination(pod).reason == "ContainerFailed"  # type: ignore[union-attr]
+
+
+class TestBlameBeside:
+    """A failure that the attempt reported, and a container of its pod that had failed before."""
+
+    END = AttemptEnd(cause="failed", error="ValueError: no")
+    PROXY: ClassVar[dict[str, Any]] = {"name": "proxy", "state": terminated(2, message="no route\n")}
+
+    def pod(self, **metadata: Any) -> dict[str, Any]:
+        made = live_pod(phase="Running", state={"running": {}}, metadata=metadata)
+        made["status"]["containerStatuses"].append(self.PROXY)
+        return made
+
+    def test_names_the_container(self) -> None:
+        blamed = blame_beside(self.pod(), self.END)
+        assert blamed.error == "ValueError: no; before that container proxy exited with status 2: no route"
+
+    def test_leaves_out_one_that_ended_with_its_pod(self) -> None:
+        assert blame_beside(self.pod(**_DELETED), self.END) == self.END
+
+    @pytest.mark.parametrize("cause", ["completed", "preempted"])
+    def test_concerns_failures_only(self, cause: EndCause) -> None:
+        end = AttemptEnd(cause=cause)
+        assert blame_beside(self.pod(), end) == end
