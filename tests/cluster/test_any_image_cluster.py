@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cluster_access import RESTRICTED, Cluster
 from experiments import Experiment, assert_history, manifest
+from testcluster import images
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -42,6 +43,67 @@ def suspend(namespace: Cluster, experiment: Experiment, value: bool) -> None:
     """Suspend or resume an experiment."""
     patch = json.dumps({"spec": {"suspend": value}})
     namespace.kubectl("patch", "te", experiment.name, "--type=merge", "-p", patch)
+
+
+class TestOtherCLibrary:
+    def test_a_program_of_musl_is_evicted_and_continues(self, restricted: Cluster, musl_image: str) -> None:
+        experiment = Experiment.apply(restricted, climb(restricted, "musl", musl_image, [2.5], hold=4))
+        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 4, "it holds at step 4", 120)
+        restricted.evict(experiment.running_pod())
+        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 8, "it holds at step 8", 120)
+        restricted.evict(experiment.running_pod())
+        assert experiment.wait_until_over()["best"]["value"] == "30"
+        (rows,) = experiment.results()
+        assert [row["training_iteration"] for row in rows] == list(range(1, STEPS + 1))
+        assert_history(experiment)
+
+
+WHICH = """
+import sys
+from trialpod import tune
+
+
+class Steps(tune.Trainable):
+    def setup(self, config):
+        self.step_number = 0
+
+    def step(self):
+        self.step_number += 1
+        return {"score": self.step_number, "python": "%d.%d" % sys.version_info[:2], "from": tune.__file__}
+
+    def save_checkpoint(self, folder):
+        with open(folder + "/step", "w") as file:
+            file.write(str(self.step_number))
+
+    def load_checkpoint(self, folder):
+        with open(folder + "/step") as file:
+            self.step_number = int(file.read())
+"""
+
+
+class TestPythonWithoutTrialpod:
+    @pytest.mark.parametrize(("suite", "python"), [("bookworm", "3.11"), ("trixie", "3.13")])
+    def test_a_class_trains_and_checkpoints(self, suite: str, python: str, restricted: Cluster) -> None:
+        image = images.import_debian(suite)
+        document = manifest(restricted, "plain", source=WHICH, steps=6, checkpoint={"frequency": 2})
+        container = {"name": "trial", "image": image, "securityContext": {**RESTRICTED, "runAsUser": USER}}
+        document["spec"]["template"] = {"spec": {"containers": [container]}}
+        experiment = Experiment.apply(restricted, document)
+        experiment.wait_until_over()
+        (rows,) = experiment.results()
+        assert {row["python"] for row in rows} == {python}
+        assert rows[0]["from"].startswith("/var/run/trialpod-runtime/code/")
+        assert experiment.checkpoint_iterations()[-1] == 6
+        assert_history(experiment)
+
+    def test_an_image_without_python_is_named(self, restricted: Cluster, image: str) -> None:
+        document = manifest(restricted, "none", source=WHICH)
+        container = {"name": "trial", "image": image, "securityContext": {**RESTRICTED, "runAsUser": USER}}
+        document["spec"]["template"] = {"spec": {"containers": [container]}}
+        experiment = Experiment.apply(restricted, document)
+        experiment.wait_until_over()
+        assert "the image has no python or python3" in experiment.trial_status()["message"]
+        assert experiment.trial_status()["attempt"] == 1, "another attempt cannot help"
 
 
 class TestImagesWithNothingInThem:
