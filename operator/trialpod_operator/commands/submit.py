@@ -142,7 +142,7 @@ def read_manifests(file: str, overrides: list[str]) -> tuple[list[Json], list[Js
             f"kubectl apply -f {file}"
         )
     for warning in report.warnings:
-        print(f"trialpod: warning: {warning}", file=sys.stderr)
+        print(f"trialpod: warning: {source}: {warning}", file=sys.stderr)
     found = []
     for checked in report.experiments:
         manifest = _plain(checked.document)

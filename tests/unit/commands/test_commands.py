@@ -118,7 +118,7 @@ class TestTemplate:
         server.routes["POST", f"{CORE}/pods"] = {"reason": "x", **answer}
         text = trialpod("submit", "climb.yaml", "--set", self.TEMPLATE)
         assert "experiment climb submitted" in text
-        assert "spec.template.spec.nodeSelectr: a pod of Kubernetes" in text
+        assert "warning: climb.yaml: spec.template.spec.nodeSelectr: a pod of Kubernetes" in text
         assert "refused now" not in text
 
 
