@@ -112,4 +112,6 @@ def missing_metric(name: str, seen: Iterable[str]) -> str:
         return f"no number with a name was found, so not {name!r} either"
     close = nearest(name, names)
     near = f"; did you mean {close!r}?" if close else ""
-    return f"{name!r} was not found{near} There were {', '.join(names[:15])}{', ...' if len(names) > 15 else ''}"
+    return (
+        f"{name!r} was not found{near or '.'} There were {', '.join(names[:15])}{', ...' if len(names) > 15 else ''}"
+    )
