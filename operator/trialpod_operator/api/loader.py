@@ -90,6 +90,9 @@ def display_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
+_SUFFIXES = (".yaml", ".yml", ".json", ".py")
+
+
 def read_text(path: str) -> str:
     """Return the text of a file, or of the standard input for "-".
 
@@ -110,9 +113,21 @@ def read_text(path: str) -> str:
         raise InvalidInputError(f"{display_name(path)}: line {line} is not UTF-8; save the file as UTF-8") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        found = [name for suffix in (".yaml", ".yml", ".py") if os.path.isfile(name := path + suffix)]
-        hint = f"; did you mean {found[0]}?" if found else ""
-        raise InvalidInputError(f"{display_name(path)}: cannot be read: {reason}{hint}") from error
+        raise InvalidInputError(f"{display_name(path)}: cannot be read: {reason}{hint_of_file(path)}") from error
+
+
+def hint_of_file(path: str) -> str:
+    """Return the nearest to a file that is not there, in words; "" where none is near."""
+    for suffix in _SUFFIXES:
+        if os.path.isfile(path + suffix):
+            return f"; did you mean {path}{suffix}?"
+    folder, name = os.path.split(path)
+    try:
+        beside = [each for each in os.listdir(folder or ".") if each.endswith(_SUFFIXES) and each != name]
+    except (OSError, ValueError):
+        return ""
+    guess = nearest(name, sorted(beside))
+    return f"; did you mean {os.path.join(folder, guess)}?" if guess else ""
 
 
 def _is_foreign(document: Document) -> bool:

@@ -239,7 +239,9 @@ def _run_script(args: argparse.Namespace) -> int:
 
     script = Path(args.file)
     if not args.module and not script.is_file():
-        raise InvalidInputError(f"{script} does not exist")
+        from trialpod_operator.api.loader import hint_of_file
+
+        raise InvalidInputError(f"{script} does not exist{hint_of_file(args.file)}")
     if args.sets:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
     os.environ[variables.STORAGE] = args.storage or os.environ.get(variables.STORAGE) or DEFAULT_STORAGE

@@ -272,7 +272,9 @@ def _submit_script(options: argparse.Namespace) -> int:
     from trialpod_operator.kube_client import backend
 
     if not Path(options.file).is_file():
-        raise InvalidInputError(f"{options.file} does not exist")
+        from trialpod_operator.api.loader import hint_of_file
+
+        raise InvalidInputError(f"{options.file} does not exist{hint_of_file(options.file)}")
     if options.sets:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
     given = {

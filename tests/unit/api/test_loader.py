@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.api.loader import MAX_BYTES, check_text, load_file, load_manifests, read_text
+from trialpod_operator.api.loader import MAX_BYTES, check_text, hint_of_file, load_file, load_manifests, read_text
 from trialpod_operator.api.problems import InvalidManifestError
 
 HEAD = "apiVersion: trialpod.dev/v1alpha1\nkind: TuneExperiment\n"
@@ -62,3 +62,24 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
         read_text(str(tmp_path / "latin.yaml"))
     with pytest.raises(InvalidInputError, match="cannot be read"):
         read_text("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("given", "guess"),
+    [
+        ("expriment.yaml", "experiment.yaml"),
+        ("experiment.yml", "experiment.yaml"),
+        ("experiment", "experiment.yaml"),
+        ("trian.py", "train.py"),
+        ("nothing/experiment.yaml", ""),
+        ("zzz", ""),
+    ],
+)
+def test_a_misspelt_file_comes_with_the_nearest_one(tmp_path: Path, given: str, guess: str) -> None:
+    for name in ("experiment.yaml", "train.py", "data.csv"):
+        (tmp_path / name).write_text("")
+    hint = f"; did you mean {tmp_path / guess}?" if guess else ""
+    assert hint_of_file(str(tmp_path / given)) == hint
+    with pytest.raises(InvalidInputError) as error:
+        read_text(str(tmp_path / given))
+    assert str(error.value).endswith(f"No such file or directory{hint}")
