@@ -1,12 +1,15 @@
 """Each command and edit that `trialpod run` advises is carried out as printed, in its situation.
 
-`test_run_again.py` does so for edited experiments and misspelt metrics, `test_run_cli.py` for resume, extend, retry.
+`test_run_again.py` does so for edited experiments and misspelt metrics, `test_run_cli.py` for the
+commands to resume, extend and retry.
 """
 
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
+import sys
 
 import pytest
 from command_shell import TRIALPOD, Shell
@@ -118,3 +121,57 @@ class TestElsewhere:
         ended = shell.run("run", "experiment.yaml")
         best = run_printed(shell, after(ended.stdout, "name one here:"))
         assert (best.returncode, "with score=" in best.stdout) == (0, True)
+
+
+class TestRunFromPython:
+    """The lines of Python that close the output of `python script.py`."""
+
+    CODE = """
+import time
+from pathlib import Path
+from trialpod import tune
+
+def trainable(config):
+    if not Path(config["folder"], "corrected").exists():
+        if config["fails"]:
+            raise ValueError("no")
+        time.sleep(60)
+    tune.report({"score": 1})
+"""
+    SCRIPT = """
+import os
+from code_of_trials import trainable
+from trialpod import tune
+
+def main(fails):
+    config = {"folder": os.getcwd(), "fails": fails}
+    tune.Tuner(trainable, param_space=config, tune_config=tune.TuneConfig(num_samples=2)).fit()
+"""
+
+    def run(self, shell: Shell, *, fails: bool) -> str:
+        shell.write("code_of_trials.py", self.CODE)
+        shell.write("script.py", f"{self.SCRIPT}\nmain({fails})\n")
+        running = shell.launch([sys.executable, "script.py"])
+        if not fails:
+            running.wait_line(lambda line: "00000 started" in line)
+            running.signal(signal.SIGINT)
+        running.wait()
+        shell.write("corrected", "")
+        return running.text
+
+    def carry_out(self, shell: Shell, line: str) -> str:
+        program = f"from code_of_trials import trainable\nfrom trialpod import tune\nprint([r.error for r in {line}])"
+        done = shell.python("-c", program)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def test_interrupted_experiment_is_resumed(self, shell: Shell) -> None:
+        text = self.run(shell, fails=False)
+        assert "retry:" not in text
+        assert "[None, None]" in self.carry_out(shell, after(text, "resume:"))
+
+    def test_failed_trials_are_retried(self, shell: Shell) -> None:
+        text = self.run(shell, fails=True)
+        assert "no trial has reported a result" in text
+        assert "resume:" not in text
+        assert "[None, None]" in self.carry_out(shell, after(text, "retry:"))
