@@ -214,15 +214,14 @@ def _verdict(ray: dict[str, Any], here: dict[str, Any]) -> str:
 def _in_cluster(cluster: dict[str, Any], here: dict[str, Any]) -> str:
     """Return what became of a script with its trials in pods."""
     if cluster["ended"] != "well":
-        return f"With its trials in pods: {_cell(cluster['ended'])}."
+        return f"With its trials in pods: {_cell(cluster['ended']).strip(' -')}."
     configs = [sorted(json.dumps(trial["config"]) for trial in side["trials"]) for side in (cluster, here)]
     done = sum(trial["state"] == "TERMINATED" for trial in cluster["trials"])
+    ended = f"With its trials in pods it ended well; {done} of {len(cluster['trials'])} trials completed"
+    if configs[0] != configs[1]:
+        return f"{ended}, with other draws: there the operator draws, with a seed of its own."
     printed = "the same" if cluster["printed"] == here["printed"] else "something else"
-    parameters = "the same" if configs[0] == configs[1] else "other"
-    return (
-        f"With its trials in pods it ended well and printed {printed}; {done} of {len(cluster['trials'])} trials "
-        f"completed, with {parameters} parameters."
-    )
+    return f"{ended}, with the same parameters, and it printed {printed}."
 
 
 def _extremes(side: dict[str, Any]) -> list[str]:
