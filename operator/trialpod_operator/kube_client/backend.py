@@ -41,6 +41,7 @@ from trialpod_operator.kube_client import pod_dry_run
 from trialpod_operator.kube_client.callbacks import RemoteCallbacks
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.manifest import (
+    NAME,
     ClusterSettings,
     build_manifest,
     ignored,
@@ -146,6 +147,12 @@ class KubernetesBackend:
         stamp = time.strftime("%m%d-%H%M%S", time.localtime(now))
         ending = f"-{stamp}-{secrets.token_hex(2)}"
         return resource_name(trainable)[: names.MAX_EXPERIMENT_NAME - len(ending)].rstrip("-") + ending
+
+    @staticmethod
+    def nearest_name(name: str) -> str:
+        """Return the name that an experiment of a script written for Ray has here: any is good there."""
+        valid = len(name) <= names.MAX_EXPERIMENT_NAME and NAME.fullmatch(name)
+        return name if valid else resource_name(name)
 
     def prepare_storage(self, path: str) -> None:
         """Register how this process reaches the server of a bucket that is inside the cluster.

@@ -383,6 +383,10 @@ class Tuner:
         else:
             namer = getattr(backend, "default_name", default_name)
             name = (self._run_config.name or "").rpartition("/")[2] or namer(self._facts.name, time.time())
+            nearest_name = getattr(backend, "nearest_name", None)
+            if under_ray() and nearest_name is not None and (near := nearest_name(name)) != name:
+                logger.warning("RunConfig(name=%r): the experiment is called %r, as a cluster allows it", name, near)
+                name = near
         place = self._parent(overrides).named(name)
         if not self._is_named(overrides):
             if overrides.resume:

@@ -327,6 +327,14 @@ def test_unnamed_experiment_gets_a_valid_name() -> None:
     assert all(len(name) <= 40 and name.startswith("train-my-very-long") for name in names)
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("digits-1", "digits-1"), ("My_Digits", "my-digits"), ("a" * 50, "a" * 40), ("-", "experiment")],
+)
+def test_name_of_a_script_for_ray_becomes_a_valid_one(name: str, near: str) -> None:
+    assert KubernetesBackend.nearest_name(name) == near
+
+
 def test_it_is_found_by_its_name() -> None:
     assert isinstance(get_backend("kubernetes"), KubernetesBackend)
 

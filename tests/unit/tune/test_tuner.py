@@ -297,6 +297,17 @@ def test_a_restored_tuner_continues_with_the_same_configuration(backend: Any, tm
     assert (request.directory, request.num_samples, request.param_space) == (str(directory), 9, {"lr": 0.1})
 
 
+def test_under_ray_a_name_is_one_that_the_backend_can_have(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.nearest_name = lambda name: name.replace("_", "-")
+    run = RunConfig(name="my_digits", storage_path=str(tmp_path), verbose=0)
+    Tuner(train, run_config=run, backend=backend).fit()
+    monkeypatch.setattr("trialpod.tune.tuner.under_ray", lambda: True)
+    Tuner(train, run_config=run, backend=backend).fit()
+    assert [request.name for request in backend.requests] == ["my_digits", "my-digits"]
+
+
 def test_restore_needs_a_space_with_the_same_keys(backend: Any, tmp_path: Path) -> None:
     make(backend, tmp_path, param_space={"a": 1, "net": {"n": 2}}).fit()
     directory = tmp_path / "exp"
