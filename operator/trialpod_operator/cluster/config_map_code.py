@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 CODE = "code"
 """Key of the document under which the code is kept."""
 
-CHECK_INTERVAL_S = 60.0
+CHECK_INTERVAL_S = 20.0
 """Minimum interval between two looks at a ConfigMap whose code runs."""
 
 

@@ -323,6 +323,9 @@ class TestCodeInAConfigMap:
             await world.apply(trainable={"configMapRef": self.REFERENCE}, maxConcurrentTrials=1)
             await world.until_running()
             await self.put(world, {"data": {"my.py": "version = 2"}})
+            await until(
+                lambda: "CodeChanged" in {each["reason"] for each in world.api.all("events")}, 30.0, "it is told"
+            )
             await until(lambda: len(world.pods.modules) == 2, what="another trial runs")
             await world.replace_operator()
             await world.until_over()
