@@ -28,7 +28,7 @@ MAX_HOT = 44
 MAX_REPORT = 82
 """Of a report, until the TuneTrial's status shows it: with a commit to the storage and one reconcile pass."""
 
-MAX_FIRST_POD = 122
+MAX_FIRST_POD = 123
 """Of a TuneExperiment, until its first pod is created: with validation, the opening of the storage, one pass."""
 
 
