@@ -289,13 +289,13 @@ def build() -> str:
     Raises:
         ClusterError: The build fails.
     """
+    for name in _ALWAYS:
+        make_debian(name)
     key = image_key()
     marker = IMAGES / "image-key"
     if marker.exists() and marker.read_text() == key:
         return key
     _ensure_base()
-    for name in _ALWAYS:
-        make_debian(name)
     say("building the image trialpod/trialpod:test (seconds; minutes when dependencies have changed)")
     started = time.monotonic()
     marker.unlink(missing_ok=True)
