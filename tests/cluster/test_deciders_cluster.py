@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster_access import BUCKET, ENDPOINT, Cluster
 from operator_release import Operator
-from testcluster import layout
+from testcluster import images, layout
 
 SCRIPT = '''
 import sys
@@ -78,7 +78,9 @@ for result in grid:
 class Script:
     """A Ray script with deciding code of its own, run as its user would."""
 
-    def __init__(self, folder: Path, namespace: Cluster, *, local: bool = False, **values: Any) -> None:
+    def __init__(
+        self, folder: Path, namespace: Cluster, *, local: bool = False, image: str = "", **values: Any
+    ) -> None:
         text = SCRIPT
         for key, value in {"SECONDS": 0, "PAUSE": 0.2, "NUMBER": 4, **values}.items():
             text = text.replace(key, str(value))
@@ -95,6 +97,8 @@ class Script:
             "TRIALPOD_CLUSTER_ENDPOINT": ENDPOINT,
             "TRIALPOD_STORAGE": f"s3://{BUCKET}/{namespace.namespace}",
         }
+        if image:
+            environ["TRIALPOD_IMAGE"] = image
         if local:
             environ |= {"TRIALPOD_BACKEND": "local", "TRIALPOD_STORAGE": str(folder / "results")}
         self.output = folder / "output"
@@ -146,6 +150,14 @@ class TestOwnCode:
         assert script.table() == expected
         assert len(expected) == 4
         namespace.wait_for(lambda: not deciders(namespace), "the end of the decider", 60)
+
+    def test_decides_in_an_image_without_trialpod(self, tmp_path: Path, namespace: Cluster) -> None:
+        expected = Script(tmp_path / "local", namespace, local=True, PAUSE=0.01).table()
+        image = images.import_debian("bookworm")
+        script = Script(tmp_path / "cluster", namespace, image=image)
+        (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        assert pod["spec"]["containers"][0]["image"] == image
+        assert script.table() == expected
 
     def test_experiment_continues_without_its_script(self, tmp_path: Path, namespace: Cluster) -> None:
         script = Script(tmp_path, namespace)
