@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,10 +38,18 @@ def jobsets(cluster: Cluster) -> Iterator[JobSets]:
 def definitions(cluster: Cluster) -> Iterator[None]:
     """The definitions of the other kinds."""
     files = subprocess.run([ROOT / "tools/trial_kinds"], capture_output=True, text=True, check=True).stdout.split()
-    names = [yaml.safe_load(open(file))["metadata"]["name"] for file in files]  # noqa: SIM115
+    names = [yaml.safe_load(Path(file).read_text())["metadata"]["name"] for file in files]
     arguments = [part for file in files for part in ("-f", file)]
     cluster.kubectl("apply", "--server-side", "--force-conflicts", *arguments, timeout=120)
-    cluster.kubectl("wait", "--for=condition=Established", "crd", *names, "--timeout=60s", timeout=70)
+
+    def established() -> bool:  # `kubectl wait` fails on one that has no conditions yet
+        found = cluster.kubectl_json("get", "crd", *names)["items"]
+        conditions = [(each.get("status") or {}).get("conditions") or [] for each in found]
+        return all(
+            {"Established": "True"}.items() <= {c["type"]: c["status"] for c in each}.items() for each in conditions
+        )
+
+    cluster.wait_for(established, "the definitions", 60)
     yield
     cluster.kubectl("delete", "crd", *names, "--ignore-not-found", timeout=120)
 

@@ -183,7 +183,7 @@ def import_files(reference: str, files: Iterable[tuple[str, bytes, int]]) -> Non
 
 def _debian(name: str) -> tuple[str, Path]:
     """Return the reference of one of `DEBIANS`, and where its archive is."""
-    key = hashlib.sha256(f"{DEBIANS[name]} 1".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{DEBIANS[name]} 2".encode()).hexdigest()[:12]
     return f"docker.io/trialpod/debian-{name}:{key}", IMAGES / f"debian-{name}-{key}.tar"
 
 
@@ -202,7 +202,9 @@ def make_debian(name: str) -> None:
             shutil.rmtree(root / waste, ignore_errors=True)
         run(["tar", "--numeric-owner", "--directory", root, "--create", "--file", layer, "."], timeout=300)
         finished = Path(folder, "image.tar")
-        finished.write_bytes(_one_layer_image(reference, layer.read_bytes(), {"Env": [f"PATH={_PATH}"]}))
+        finished.write_bytes(
+            _one_layer_image(reference, layer.read_bytes(), {"Env": [f"PATH={_PATH}"], "User": "65532:65532"})
+        )
         os.rename(finished, archive)
 
 
