@@ -61,7 +61,7 @@ def train(config):
 
 
 tuner = tune.Tuner(
-    tune.with_resources(train, {"cpu": 0.1, "memory": 128 * 2**20}),
+    tune.with_resources(train, {"cpu": CPUS, "memory": 128 * 2**20}),
     tune_config=tune.TuneConfig(
         metric="score", mode="max", num_samples=NUMBER, max_concurrent_trials=1,
         search_alg=Climber(), scheduler=BelowMean(),
@@ -82,7 +82,7 @@ class Script:
         self, folder: Path, namespace: Cluster, *, local: bool = False, image: str = "", **values: Any
     ) -> None:
         text = SCRIPT
-        for key, value in {"SECONDS": 0, "PAUSE": 0.2, "NUMBER": 4, **values}.items():
+        for key, value in {"SECONDS": 0, "PAUSE": 0.2, "NUMBER": 4, "CPUS": 0.1, **values}.items():
             text = text.replace(key, str(value))
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "script.py"
@@ -152,9 +152,9 @@ class TestOwnCode:
         namespace.wait_for(lambda: not deciders(namespace), "the end of the decider", 60)
 
     def test_decides_in_an_image_without_trialpod(self, tmp_path: Path, namespace: Cluster) -> None:
-        expected = Script(tmp_path / "local", namespace, local=True, PAUSE=0.01).table()
+        expected = Script(tmp_path / "local", namespace, local=True, PAUSE=0.01, NUMBER=2).table()
         image = images.import_debian("bookworm")
-        script = Script(tmp_path / "cluster", namespace, image=image)
+        script = Script(tmp_path / "cluster", namespace, image=image, NUMBER=2, CPUS=0.5)
         (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
         assert pod["spec"]["containers"][0]["image"] == image
         assert script.table() == expected
