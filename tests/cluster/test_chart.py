@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster_access import Cluster
+from operator_release import Operator
 from testcluster import layout
 
 from trialpod_operator.cluster.options import OperatorOptions
@@ -376,7 +377,8 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], fault: str)
 
 
 @pytest.fixture
-def namespace() -> Iterator[str]:
+def namespace(operator: Operator) -> Iterator[str]:
+    """A namespace for a second release; of two that create the CRDs at the same time, Helm refuses one."""
     name = f"chart-{uuid.uuid4().hex[:6]}"  # one that is being deleted cannot be used again
     kubectl("create", "namespace", name)
     # Whatever the chart runs there has to satisfy the strictest of the Pod Security Standards.
