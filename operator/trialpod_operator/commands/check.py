@@ -140,6 +140,7 @@ def probe_of(
         gpu_resource=gpu_resource,
         pod_template=template,
         trainable=_loadable(spec.get("trainable") or {}),
+        command=bool((spec.get("trainable") or {}).get("command")),
     )
 
 

@@ -25,18 +25,17 @@ from trialpod_operator.cluster.shards.assignment import SHARDS, shares
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.findings import (
-    IMAGE_REMEDY,
     SKEW_S,
     Finding,
     clock_finding,
     facts_of,
     inside_findings,
     is_ready,
+    no_answer_finding,
     queue_findings,
     quota_finding,
     served,
     serves,
-    termination,
 )
 from trialpod_operator.kube_client.pod_dry_run import ask
 from trialpod_operator.kube_client.probe_pod import Probe
@@ -459,8 +458,7 @@ class Checks:
         took = self._clock() - began
         if found is None:
             last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
-            words = termination(pod) or last
-            yield Finding("pod", "bad", f"the image {probe.image} cannot run the check: {words[:300]}", IMAGE_REMEDY)
+            yield no_answer_finding(probe, pod, last)
             return
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         yield from inside_findings(probe, found, node, took)

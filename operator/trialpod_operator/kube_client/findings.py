@@ -42,7 +42,10 @@ class Finding:
     remedy: str = ""
 
 
-IMAGE_REMEDY = "it needs a python with trialpod in it: `pip install trialpod` in its Dockerfile"
+IMAGE_REMEDY = "it needs a Python, 3.11 to 3.14; a program without Python is a command: spec.trainable.command"
+
+NOT_STARTED = ("StartError", "ContainerCannotRun")
+"""Reasons of container runtimes for a program that they could not start."""
 
 
 def inside_findings(probe: Probe, found: Mapping[str, Any], node: str, took: float) -> Iterator[Finding]:
@@ -67,6 +70,16 @@ def inside_findings(probe: Probe, found: Mapping[str, Any], node: str, took: flo
     yield from _storage_findings(probe, found)
     if probe.trainable is not None:
         yield _code_finding(probe, found)
+
+
+def no_answer_finding(probe: Probe, pod: Mapping[str, Any], last: str) -> Finding:
+    """Return what it means that the program of the probe's pod said nothing; `last` is the last line of its log."""
+    ended = terminated(pod)
+    words = last_words(pod) or last
+    if probe.command and ended.get("reason") in NOT_STARTED:
+        text = f"{probe.image} was pulled and has no Python: the operator brings one for the command"
+        return Finding("image", "unknown", text, "storage and program are tried by the first trial")
+    return Finding("pod", "bad", f"the image {probe.image} cannot run the check: {words[:300]}", IMAGE_REMEDY)
 
 
 def _code_finding(probe: Probe, found: Mapping[str, Any]) -> Finding:
@@ -218,10 +231,16 @@ def _variables(pod: Mapping[str, Any]) -> dict[str, str]:
     return {each["name"]: str(each.get("value") or "") for each in containers[0].get("env") or []}
 
 
-def termination(pod: Mapping[str, Any]) -> str:
-    """Return the last words of a pod's first container."""
+def terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how a pod's first container ended, {} where nothing is known of that."""
     for each in (pod.get("status") or {}).get("containerStatuses") or ():
-        ended = (each.get("state") or {}).get("terminated") or {}
+        return (each.get("state") or {}).get("terminated") or {}
+    return {}
+
+
+def last_words(pod: Mapping[str, Any]) -> str:
+    """Return the last line of what a pod's first container left as its message."""
+    if ended := terminated(pod):
         lines = [line.strip() for line in str(ended.get("message") or "").splitlines() if line.strip()]
         return lines[-1] if lines else str(ended.get("reason") or "")
     return str((pod.get("status") or {}).get("message") or "")

@@ -116,6 +116,7 @@ class Probe:
         gpu_resource: what a device is called.
         pod_template: spec.template of the experiment that is to run there.
         trainable: spec.trainable of the experiment, when it can be loaded in a pod; None = it is not tried.
+        command: the experiment runs a program, whose image needs no Python.
     """
 
     image: str
@@ -130,6 +131,7 @@ class Probe:
     gpu_resource: str = "nvidia.com/gpu"
     pod_template: Mapping[str, Any] = field(default_factory=dict)
     trainable: Mapping[str, Any] | None = None
+    command: bool = False
 
     @property
     def code(self) -> str:

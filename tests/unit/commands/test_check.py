@@ -247,6 +247,16 @@ def test_unpullable_or_wrong_image_is_reported(server: ApiServer) -> None:
     assert "cannot run the check: exec" in found[0].text
 
 
+def test_image_without_python_suits_a_command(server: ApiServer) -> None:
+    ended = {"reason": "StartError", "exitCode": 128, "message": 'exec: "python": executable file not found'}
+    status = {"containerStatuses": [{"name": "trial", "state": {"terminated": ended}}]}
+    (found,) = inside(server, "Failed", status=status, command=True)
+    assert (found.state, "the operator brings one" in found.text) == ("unknown", True)
+    (found,) = inside(server, "Failed", status=status)
+    assert found.state == "bad"
+    assert "spec.trainable.command" in found.remedy
+
+
 def test_a_pod_that_is_refused_says_why(server: ApiServer) -> None:
     message = 'pods "check" is forbidden: exceeded quota: small, requested: pods=1, used: pods=5, limited: pods=5'
     server.routes["POST", "/api/v1/namespaces/team/pods"] = {"code": 403, "reason": "Forbidden", "message": message}
