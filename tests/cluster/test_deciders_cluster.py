@@ -74,14 +74,43 @@ for result in grid:
     print("ROW", round(result.config["x"], 6), metrics["training_iteration"], round(metrics["score"], 6))
 '''
 
+DRAWING_SCRIPT = """
+from ray import tune
+
+
+def train(config):
+    for step in range(1, 4):
+        tune.report({"score": config["width"] * step})
+
+
+tuner = tune.Tuner(
+    tune.with_resources(train, {"cpu": CPUS, "memory": 128 * 2**20}),
+    param_space={
+        "depth": tune.grid_search([1, 2, 3]),
+        "width": tune.sample_from(lambda spec: 10 * spec.config.depth),
+        "pause": PAUSE,
+    },
+    tune_config=tune.TuneConfig(metric="score", mode="max"),
+    run_config=tune.RunConfig(name="own"),
+)
+for result in tuner.fit():
+    print("ROW", result.config["depth"], result.config["width"], result.metrics["score"])
+"""
+
 
 class Script:
     """A Ray script with deciding code of its own, run as its user would."""
 
     def __init__(
-        self, folder: Path, namespace: Cluster, *, local: bool = False, image: str = "", **values: Any
+        self,
+        folder: Path,
+        namespace: Cluster,
+        *,
+        text: str = SCRIPT,
+        local: bool = False,
+        image: str = "",
+        **values: Any,
     ) -> None:
-        text = SCRIPT
         for key, value in {"SECONDS": 0, "PAUSE": 0.2, "NUMBER": 4, "CPUS": 0.1, **values}.items():
             text = text.replace(key, str(value))
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,6 +187,11 @@ class TestOwnCode:
         (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
         assert pod["spec"]["containers"][0]["image"] == image
         assert script.table() == expected
+
+    def test_sample_from_draws_in_the_decider(self, tmp_path: Path, namespace: Cluster) -> None:
+        script = Script(tmp_path, namespace, text=DRAWING_SCRIPT)
+        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        assert script.table() == [f"ROW {depth} {10 * depth} {30 * depth}" for depth in (1, 2, 3)]
 
     def test_experiment_continues_without_its_script(self, tmp_path: Path, namespace: Cluster) -> None:
         script = Script(tmp_path, namespace)
