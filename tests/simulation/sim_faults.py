@@ -217,9 +217,11 @@ class Faults(StoreFaults):
         second = self.world.start_operator(lease=f"other-{fault.x}")
         await asyncio.sleep(fault.for_s + 1.0)
         alive = self.world.alive
-        if len(alive) > self.world.plan.operators:
-            doomed = second if fault.x < 0.5 or self.world.plan.operators > 1 else alive[0]
-            doomed.process.kill()
+        if self.world.plan.operators > 1:  # which share a Lease that this one does not have: it is not to stay
+            if second in alive:
+                second.process.kill()
+        elif len(alive) > 1:
+            (second if fault.x < 0.5 else alive[0]).process.kill()
 
     async def _operator_clock_jumps(self, fault: Fault) -> None:
         if operator := self._an_operator(fault):
