@@ -248,8 +248,8 @@ class ObjectCache:
             self._deleted[uid] = _Packed(item)
             while len(self._deleted) > MAX_DELETED:
                 self._deleted.popitem(last=False)
-        elif (not uid or uid not in self._deleted) and not (same and known is not None and _older(item, known)):
-            objects[name] = item
+        elif (not uid or uid not in self._deleted) and not (known is not None and _older(item, known)):
+            objects[name] = item  # an earlier object of that name is older, too
 
 
 def _identity(item: Object | _Packed) -> tuple[str, str]:
@@ -280,7 +280,7 @@ def _has_ended(trial: Object) -> bool:
 
 
 def _older(item: Object, known: Object | _Packed) -> bool:
-    """Return whether one state of an object came before another; versions are numbers that grow (KEP-5504)."""
+    """Return whether one state came before another, of an object or of its kind: versions grow (KEP-5504)."""
     versions = [_identity(each)[1] for each in (item, known)]
     return all(each.isdecimal() for each in versions) and int(versions[0]) < int(versions[1])
 

@@ -69,6 +69,16 @@ def test_end_of_an_earlier_trial_of_that_name_is_ignored() -> None:
     assert found["metadata"]["uid"] == "new"
 
 
+def test_late_news_of_an_earlier_pod_of_that_name_is_ignored() -> None:
+    seen, earlier, recreated = ObjectCache(), pod(version=3), pod(version=7)
+    recreated["metadata"]["uid"] = "uid-recreated"
+    seen.update_pod(recreated, deleted=False)
+    seen.update_pod(earlier, deleted=False)
+    found = seen.pod(KEY, "digits-d75de-00000-1")
+    assert found is not None
+    assert found["metadata"]["uid"] == "uid-recreated"
+
+
 def test_stopping_trial_is_listed_until_gone_or_kept() -> None:
     seen = ObjectCache()
     seen.update_trial(trial(1), deleted=False)
