@@ -714,15 +714,14 @@ class ExperimentController:
             self._writer.events.note_change(
                 changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend)
             )
-        suspended = flags.suspended if durable.decisions is None else durable.decisions.suspend_wanted
         if durable.decisions is not None and plan.decided is not None:
             durable.decisions.observe(plan.decided)
-        if experiment.spec.suspend and not suspended:
+        if experiment.spec.suspend and not durable.suspend_wanted:
             durable.apply(SuspendRequested())
         if self._bindings is not None:
             self._bindings.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
         durable.apply(SettingsObserved(settings=plan.settings))
-        if not experiment.spec.suspend and (suspended if durable.decisions else durable.engine.state.flags.suspended):
+        if not experiment.spec.suspend and durable.suspend_wanted:
             durable.apply(ResumeRequested())
         self._applied = self._generation
 

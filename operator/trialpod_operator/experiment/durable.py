@@ -258,6 +258,11 @@ class DurableExperiment:
 
     # -- events and answers --
 
+    @property
+    def suspend_wanted(self) -> bool:
+        """Whether the experiment is suspended, or will be once a decider has decided about all that came."""
+        return self.decisions.suspend_wanted if self.decisions is not None else self.engine.state.flags.suspended
+
     def apply(self, event: AnyEvent) -> None:
         """Apply and journal an event. What follows from it is carried out when it is durable.
 
