@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 from cluster_access import ACCESS_KEY, BUCKET, ENDPOINT, ROOT, SECRET_KEY, Cluster
 from experiments import Experiment, storage_spec
 from operator_release import Operator
-from testcluster import layout
+from script_runs import environment
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -56,18 +55,12 @@ class Desk:
         self.folder = folder
         self.storage = f"s3://{BUCKET}/{namespace.namespace}"
         (folder / "own_module.py").write_text(MODULE)
-        self.environ = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "TRIALPOD_"))},
-            "KUBECONFIG": str(layout.KUBECONFIG),
-            "HOME": str(folder),
-            "TRIALPOD_BACKEND": "kubernetes",
-            "TRIALPOD_NAMESPACE": namespace.namespace,
-            "TRIALPOD_CREDENTIALS_SECRET": "minio",
-            "TRIALPOD_CLUSTER_ENDPOINT": ENDPOINT,
+        self.environ = environment(folder, namespace) | {
             "AWS_ENDPOINT_URL_S3": namespace.minio_endpoint(),
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
         }
+        del self.environ["TRIALPOD_STORAGE"]  # its script names the place
 
     def write(self, *, number: int = 2, steps: int = 5, cpu: float = 0.1) -> list[str]:
         text = SCRIPT.replace("NUMBER", str(number)).replace("STEPS", str(steps)).replace("CPU", str(cpu))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_access import BUCKET, ENDPOINT, Cluster
+from cluster_access import Cluster
 from operator_release import Operator
-from testcluster import images, layout
+from script_runs import environment
+from testcluster import images
 
 SCRIPT = '''
 import sys
@@ -116,16 +116,7 @@ class Script:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "script.py"
         file.write_text(text)
-        environ = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "TRIALPOD_"))},
-            "KUBECONFIG": str(layout.KUBECONFIG),
-            "HOME": str(folder),
-            "TRIALPOD_BACKEND": "kubernetes",
-            "TRIALPOD_NAMESPACE": namespace.namespace,
-            "TRIALPOD_CREDENTIALS_SECRET": "minio",
-            "TRIALPOD_CLUSTER_ENDPOINT": ENDPOINT,
-            "TRIALPOD_STORAGE": f"s3://{BUCKET}/{namespace.namespace}",
-        }
+        environ = environment(folder, namespace)
         if image:
             environ["TRIALPOD_IMAGE"] = image
         if local:
