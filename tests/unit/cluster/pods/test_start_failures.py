@@ -324,7 +324,7 @@ class TestCodeInAConfigMap:
             await world.until_running()
             await self.put(world, {"data": {"my.py": "version = 2"}})
             await until(
-                lambda: "CodeChanged" in {each["reason"] for each in world.api.all("events")}, 30.0, "it is told"
+                lambda: "CodeChanged" in {each["reason"] for each in world.api.all("events")}, 30.0, "the event"
             )
             await until(lambda: len(world.pods.modules) == 2, what="another trial runs")
             await world.replace_operator()
