@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from decider_support import request, settings_of
 
 from trialpod import tune
 from trialpod.protocol.messages import AttemptEnd
-from trialpod.protocol.values import params_encoder
+from trialpod.protocol.values import params_decoder, params_encoder
+from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers import TrialScheduler
+from trialpod.tune.shipping.stored_objects import ValueFiles, read_values_from
 from trialpod_operator.decider.code import pack_code
 from trialpod_operator.engine.actions import Action, StartAttempt
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived, SettingsObserved
@@ -70,6 +73,21 @@ class Wrong(tune.schedulers.FIFOScheduler):
         return None
 
 
+COUNT = 1_300_000
+LARGE = np.arange(float(COUNT))
+
+
+class Seeing(Odd):
+    """Is shown the value itself, not a reference to it."""
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        config = trial.config
+        assert config["fixed"].shape == (COUNT,)
+        assert config["drawn"][-1] == COUNT - 1
+        config["fixed"][0] = 7.0  # changes its copy only
+        super().on_trial_add(tune_controller, trial)
+
+
 class Unloadable(tune.schedulers.FIFOScheduler):
     def __setstate__(self, state: Any) -> None:
         import module_that_is_not_there  # noqa: F401
@@ -78,9 +96,13 @@ class Unloadable(tune.schedulers.FIFOScheduler):
 class Machine(Shell):
     """An open experiment behind a report service, whose trials report by themselves."""
 
-    def __init__(self, scheduler: Any, folder: Path, decision_timeout_s: float = 30.0) -> None:
-        asked = request(param_space={"x": tune.uniform(0, 1)}, num_samples=6, max_concurrent=2, scheduler=scheduler)
-        self.code = pack_code(asked)
+    def __init__(
+        self, scheduler: Any, folder: Path, decision_timeout_s: float = 30.0, more: dict[str, Any] | None = None
+    ) -> None:
+        space = {"x": tune.uniform(0, 1), **(more or {})}
+        asked = request(param_space=space, num_samples=6, max_concurrent=2, scheduler=scheduler)
+        self.storage = DirectoryStorage(folder)
+        self.code = pack_code(asked, ValueFiles(folder))
         self.settings = settings_of(asked)
         plan = ExperimentPlan(
             settings=self.settings,
@@ -88,7 +110,9 @@ class Machine(Shell):
             scheduler=FollowedScheduler(),
             stopper=None,
             trainable=asked.trainable,
-            decided=DecidedElsewhere(code=lambda: self.code, seed=7, decision_timeout_s=decision_timeout_s),
+            decided=DecidedElsewhere(
+                code=lambda: self.code, seed=7, decision_timeout_s=decision_timeout_s, read_value=self.read_value
+            ),
         )
         folder.mkdir(parents=True, exist_ok=True)
         self.experiment = DurableExperiment(plan, folder, time.time)
@@ -96,6 +120,9 @@ class Machine(Shell):
         self.processes: list[subprocess.Popen[bytes]] = []
         self.socket = folder / "s.sock"
         self.log = folder / "decider.log"
+
+    def read_value(self, name: str, start: int, length: int) -> bytes:
+        return self.storage.read_range(f"objects/{name}", start, length)
 
     def find(self, name: str) -> Served | None:
         return Served(self.experiment, None)  # type: ignore[arg-type]  # no attempt calls
@@ -203,6 +230,45 @@ class TestProcess:
         found = finished(tmp_path / "b", 3)
         assert sorted(row[:3] for row in found) == sorted(row[:3] for row in expected)
         assert sorted(row[3] for row in found) == [2, 2, 2, 4, 4, 4]
+
+
+class TestLargeValues:
+    def test_each_is_stored_once_and_read_through_the_service(self, tmp_path: Path) -> None:
+        async def run() -> tuple[int, list[tuple[Any, ...]]]:
+            more = {"fixed": LARGE, "drawn": tune.choice([LARGE])}
+            async with running(Machine(Seeing(), tmp_path, more=more)) as machine:
+                machine.start_decider()
+                await until(machine, lambda: machine.experiment.engine.finished)
+                state = machine.experiment.engine.state
+                assert state.flags.state == "Succeeded", state.flags.message
+                return len(machine.code), machine.table()
+
+        code, table = asyncio.run(run())
+        assert code < 100_000
+        assert all(len(row[1]) < 1000 for row in table)
+        assert [row[3] for row in table] == [2, 4, 2, 4, 2, 4]
+        files = [file for file in tmp_path.rglob("*") if file.is_file() and file.stat().st_size > 1_000_000]
+        assert len(files) == 1
+        assert files[0].parent.name == "objects"
+        read_values_from(str(tmp_path))
+        for row in table:
+            config = params_decoder.decode(row[1])
+            assert (config["fixed"] == LARGE).all()
+            assert (config["drawn"] == LARGE).all()
+
+    def test_a_missing_one_is_named(self, tmp_path: Path) -> None:
+        async def run() -> Any:
+            async with running(Machine(Seeing(), tmp_path, more={"fixed": LARGE, "drawn": LARGE})) as machine:
+                for file in (tmp_path / "objects").iterdir():
+                    file.unlink()
+                machine.start_decider()
+                decisions = machine.experiment.decisions
+                await until(machine, lambda: decisions.problem is not None or machine.experiment.engine.finished)
+                return decisions.problem
+
+        problem = asyncio.run(run())
+        assert "of a config cannot be read" in problem.message
+        assert "run the script again" in problem.message
 
 
 def problem_of(scheduler: Any, folder: Path, decision_timeout_s: float = 30.0) -> Any:

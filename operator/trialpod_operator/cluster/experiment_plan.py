@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import TrainableRef
+from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.storage.registry import open_storage
+from trialpod.tune.shipping.stored_objects import FOLDER
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.config_map_code import CODE
@@ -76,6 +80,7 @@ def make_plan(
             seed=int(document["seed"]),
             decision_timeout_s=decider.decision_timeout_seconds,
             suggestion_timeout_s=decider.suggestion_timeout_seconds,
+            read_value=partial(_read_value, place),
         )
         plan = dataclasses.replace(
             plan,
@@ -91,6 +96,10 @@ def make_plan(
         grace_s=grace_seconds(experiment.spec),
         document=document,
     )
+
+
+def _read_value(place: StoragePlace, name: str, start: int, length: int) -> bytes:
+    return open_storage(place.uri, place.own).read_range(f"{TRIALPOD_DIR}/{FOLDER}/{name}", start, length)
 
 
 def refuse_other(experiment: TuneExperiment, namespace: str, stored: Mapping[str, Any]) -> None:

@@ -15,10 +15,12 @@ from importlib.util import find_spec
 from trialpod.errors import TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
+from trialpod.protocol.values import ParamsEncoder, ValueStore
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.state import allow_pickles
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Integer
 from trialpod.tune.shipping.package import pickled
+from trialpod.tune.shipping.stored_objects import ValueFiles
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.experiment.own_code import is_manifest, plan_of_packed
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
@@ -61,8 +63,12 @@ def functions_in(value: object, path: str = "") -> list[str]:
     return []
 
 
-def pack_code(request: ExperimentRequest) -> bytes:
+def pack_code(request: ExperimentRequest, values: ValueFiles | None = None) -> bytes:
     """Return the contents of the file for a decider of this request.
+
+    Args:
+        request: what the `Tuner` was given.
+        values: stores large values of the search space, to which the file then refers.
 
     Raises:
         NotPicklableError: something in it cannot be pickled.
@@ -71,6 +77,7 @@ def pack_code(request: ExperimentRequest) -> bytes:
 
     kept = dataclasses.replace(
         request,
+        param_space=request.param_space if values is None else values.referring(request.param_space),
         storage_path="/",
         storage_uri="",
         trainable=TrainableRef(entrypoint="decider:decider"),
@@ -99,8 +106,14 @@ def seed_generators(seed: int) -> None:
         np.random.seed(seed % 2**_SEED_BITS)
 
 
-def load_plan(code: bytes, seed: int, name: str) -> ExperimentPlan:
+def load_plan(code: bytes, seed: int, name: str, values: ValueStore | None = None) -> ExperimentPlan:
     """Return the plan with the user's own algorithms.
+
+    Args:
+        code: the contents of the file.
+        seed: of the experiment.
+        name: of the experiment.
+        values: the large ones that configs refer to.
 
     Raises:
         TrainableError: it cannot be loaded here.
@@ -124,4 +137,5 @@ def load_plan(code: bytes, seed: int, name: str) -> ExperimentPlan:
             f"the deciding code cannot be loaded in this image: {type(error).__name__}: {error}"
         ) from error
     assert isinstance(request, ExperimentRequest)
-    return plan_from_request(request, {"seed": seed, "name": name})
+    plan = plan_from_request(request, {"seed": seed, "name": name})
+    return dataclasses.replace(plan, encode_params=ParamsEncoder(values).encode)

@@ -22,12 +22,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import IO
 
 from trialpod import variables
-from trialpod.errors import TrialpodError
+from trialpod.errors import TrainableError, TrialpodError
 from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.http import TransportError
 from trialpod.protocol.messages import PROTOCOL_VERSION
+from trialpod.tune.shipping.fetched_values import FetchedValues
 from trialpod_operator.decider.code import load_plan, seed_generators
 from trialpod_operator.decider.deciding import DecidingEngine
 from trialpod_operator.engine.events import SuggestionReady
@@ -169,10 +171,21 @@ class Decider:
 
     def _load(self, start: DeciderStart) -> DecidingEngine:
         seed_generators(start.seed)
-        plan = load_plan(start.code, start.seed, start.name)
+        values = FetchedValues(self._fetch)
+        values.use()
+        plan = load_plan(start.code, start.seed, start.name, values)
         return DecidingEngine(
             plan, self._outbox.put, start.position, start.snapshot, on_error=traceback.print_exception
         )
+
+    def _fetch(self, name: str, file: IO[bytes]) -> None:
+        continues = True
+        while continues:
+            answer = _call(self._asides, DecisionRequest(session=self._session, value=name, value_start=file.tell()))
+            if answer.value_problem:
+                raise TrainableError(answer.value_problem)
+            file.write(answer.value)
+            continues = answer.value_continues
 
     def _decide(self, deciding: DecidingEngine, answer: DecisionAnswer) -> Outcome:
         while not answer.ended:

@@ -55,13 +55,15 @@ class RemoteStorage:
 class DecidedElsewhere:
     """A decider decides: the plan's algorithms are stand-ins.
 
-    `code` returns the contents of a packed file (see `trialpod_operator.decider.code`); it may block.
+    `code` returns the contents of a packed file (see `trialpod_operator.decider.code`). `read_value` returns bytes of
+    a large value's file, by its name, start and length; it raises StorageError. Both may block.
     """
 
     code: Callable[[], bytes]
     seed: int
     decision_timeout_s: float = 30.0
     suggestion_timeout_s: float = 600.0
+    read_value: Callable[[str, int, int], bytes] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -295,14 +295,15 @@ class KubernetesBackend:
     def _manifest(self, request: ExperimentRequest, namespace: str) -> tuple[Json, ValueFiles, bytes]:
         """Return the manifest, the large values that it refers to, and the deciding code where that is the user's."""
         store = ValueFiles(Path(request.directory, TRIALPOD_DIR))
+        with own_modules():
+            store.keep(request.param_space)
         # It takes the user's own modules along by itself.
-        code = pack_code(request) if needs_decider(request) else b""
+        code = pack_code(request, store) if needs_decider(request) else b""
         decider = None
         if code:
             digest = checksum(code)
             decider = {"uri": f"{request.storage_uri}/{_decider_key(digest)}", "sha256": digest}
         with own_modules():
-            store.keep(request.param_space)
             settings = self._settings(namespace, request)
             encoder = ParamsEncoder(store)
             return build_manifest(request, settings, _code_uri(request), encoder, decider), store, code

@@ -8,6 +8,8 @@ brings what it chose for the events behind the one before. The answer brings rec
 3. Then come events. It decides about all of an answer in order, and its next call has the choices. That call is held
    until there is another event.
 
+A large value of a config is in none of these: configs refer to it, and a decider asks for its parts by its name.
+
 Invariants:
 
 * One session at a time. A call of another one is refused (409), and that decider begins again.
@@ -28,6 +30,10 @@ from trialpod_operator.experiment.records import Record
 MAX_BATCH_EVENTS = 1000
 MAX_BATCH_BYTES = 1024 * 1024
 """Of one answer, at most; one record or event may be larger."""
+
+
+VALUE_PART_BYTES = 4 * 1024 * 1024
+"""Of a stored value, in one answer."""
 
 
 class View(Message):
@@ -60,7 +66,7 @@ class Item(msgspec.Struct, array_like=True):
 
 
 class DecisionRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A call of a decider. One with `busy`, a `suggestion` or a `problem` has nothing else."""
+    """A call of a decider. One with `busy`, a `suggestion`, a `value` or a `problem` has nothing else."""
 
     session: int = 0  # 0 = begins one
     version: int = PROTOCOL_VERSION
@@ -74,6 +80,8 @@ class DecisionRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     busy: bool = False  # it still decides about the events of the last answer
     suggestion: SuggestionReady | None = None
     suggestion_number: int = 0  # counted from 1 within the session
+    value: str = ""  # the name of a stored value, which it wants to read
+    value_start: int = 0  # from this byte on
     problem: str = ""  # why it cannot continue
     traceback: str = ""
 
@@ -87,6 +95,9 @@ class DecisionAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     loading: bool = False  # the items are records, and more may follow
     snapshot_wanted: bool = False
     ended: str = ""  # why no decider is needed any more: it exits
+    value: bytes = b""  # a part of the value that was asked for
+    value_continues: bool = False  # there is more behind it
+    value_problem: str = ""  # why there is none
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=readable)

@@ -53,6 +53,7 @@ from trialpod_operator.experiment.decisions.messages import (
     Item,
 )
 from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
+from trialpod_operator.experiment.decisions.values import read_part
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import DecidedElsewhere
 from trialpod_operator.experiment.records import Record
@@ -330,6 +331,8 @@ class DecisionQueue:
         if request.problem:
             self.give_up(request.problem, request.traceback)
             return DecisionAnswer(ended="it has given up")
+        if request.value:
+            return read_part(self._decided, self._session, request)
         if request.busy:
             return DecisionAnswer(session=self._session)
         if request.suggestion is not None:

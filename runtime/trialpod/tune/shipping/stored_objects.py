@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ _PLAIN = (int, float, complex, bool, type(None))
 
 _VALUE_SUFFIX = ".value"
 _loaded: dict[str, Any] = {}
-_value_places: dict[str, _Source] = {}
+_value_places: dict[str, Callable[[str], Any]] = {}
 _source: ContextVar[_Source | None] = ContextVar("trialpod_objects_source", default=None)
 _collected: ContextVar[ObjectSet | None] = ContextVar("trialpod_objects_collected", default=None)
 
@@ -178,13 +179,9 @@ class ValueFiles:
         known = self._known.get(id(value))
         if known is not None:
             return known[1]
-        parts = _parts(value, by_name=True)
-        if sum(len(part) for part in parts) < SMALLEST:
+        name, parts = named_parts(value)
+        if not name:
             return None
-        checksum = hashlib.sha256()
-        for part in parts:
-            checksum.update(part)
-        name = checksum.hexdigest() + _VALUE_SUFFIX
         self._names[id(value)] = name
         try:
             _write(self._folder, name, parts)
@@ -195,9 +192,7 @@ class ValueFiles:
         if name not in self.files and self._upload is not None:
             self._upload(self._folder / name, name)
         self.files[name] = self._folder / name
-        import pickle
-
-        return pickle.dumps(_Reference(name))
+        return reference_to(name)
 
 
 class _Reference:
@@ -210,18 +205,67 @@ class _Reference:
         return load_value, (self._name,)
 
 
+def reference_to(name: str) -> bytes:
+    """Return the pickle of a reference to a stored value."""
+    import pickle
+
+    return pickle.dumps(_Reference(name))
+
+
+def named_parts(value: Any) -> tuple[str, list[bytes | memoryview]]:
+    """Return the name and the contents of a large value's file; the name of a small one is empty."""
+    parts = _parts(value, by_name=True)
+    if sum(len(part) for part in parts) < SMALLEST:
+        return "", parts
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    return checksum.hexdigest() + _VALUE_SUFFIX, parts
+
+
+def read_object(file: Path, digest: str) -> Any:
+    """Return what a file has, whose contents have that checksum; a large file is mapped into memory, unread.
+
+    Raises:
+        TrainableError: it cannot be read, or is damaged.
+    """
+    import pickle
+
+    try:
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size >= _MAPPED_FROM:
+                # A private mapping: a trial may change its copy, and only the pages that it writes to are copied.
+                whole = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+            else:
+                whole = memoryview(bytearray(stream.read()))
+    except OSError as error:
+        raise TrainableError(f"an object of the Trainable cannot be read: {error}; submit it again") from error
+    body, buffers = _taken_apart(whole, file)
+    # What is mapped is not read here at all: a process is to start before it has read gigabytes.
+    if size < _MAPPED_FROM and hashlib.sha256(whole).hexdigest() != digest:
+        raise TrainableError(f"{file} is damaged: its contents have another checksum; submit it again")
+    return pickle.loads(body, buffers=buffers)
+
+
 def read_values_from(place: str, storage_options: dict[str, Any] | None = None) -> None:
     """Have the large values of configs be looked for below a folder or URI too, in this process from now on."""
+    source = _Source(f"{place}/{FOLDER}" if place else FOLDER, storage_options)
+    read_values_with(place, partial(_load, source))
+
+
+def read_values_with(place: str, load: Callable[[str], Any]) -> None:
+    """Have the large values of configs be loaded by a call too, which raises TrainableError where it has none."""
     _value_places.pop(place, None)
-    _value_places[place] = _Source(f"{place}/{FOLDER}" if place else FOLDER, storage_options)
+    _value_places[place] = load
 
 
 def load_value(name: str) -> Any:
     """Return a large value of a config; it is what a reference calls."""
     problem: TrainableError | None = None
-    for source in reversed(_value_places.values()):
+    for load in reversed(_value_places.values()):
         try:
-            return _load(source, name)
+            return load(name)
         except TrainableError as error:
             problem = problem or error
     if problem is not None:
@@ -319,7 +363,7 @@ def _parts(value: Any, *, by_name: bool = False) -> list[bytes | memoryview]:
 def _load(source: _Source, digest: str) -> Any:
     path = source.folder.removeprefix("file://")
     if "://" not in path:
-        return _read(Path(path, digest))
+        return read_object(Path(path, digest), digest.partition(".")[0])
     import tempfile
 
     import msgspec
@@ -340,27 +384,7 @@ def _load(source: _Source, digest: str) -> Any:
         with local.open("rb") as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != digest.partition(".")[0]:
                 raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
-        return _read(local)  # a mapping outlives the file's name
-
-
-def _read(file: Path) -> Any:
-    import pickle
-
-    try:
-        with file.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size >= _MAPPED_FROM:
-                # A private mapping: a trial may change its copy, and only the pages that it writes to are copied.
-                whole = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
-            else:
-                whole = memoryview(bytearray(stream.read()))
-    except OSError as error:
-        raise TrainableError(f"an object of the Trainable cannot be read: {error}; submit it again") from error
-    body, buffers = _taken_apart(whole, file)
-    # What is mapped is not read here at all: a process is to start before it has read gigabytes.
-    if size < _MAPPED_FROM and hashlib.sha256(whole).hexdigest() != file.name.partition(".")[0]:
-        raise TrainableError(f"{file} is damaged: its contents have another checksum; submit it again")
-    return pickle.loads(body, buffers=buffers)
+        return read_object(local, digest.partition(".")[0])  # a mapping outlives the file's name
 
 
 def _taken_apart(whole: memoryview, file: Path) -> tuple[memoryview, list[memoryview]]:
