@@ -170,7 +170,7 @@ def test_what_travels_with_a_trainable_is_read(tmp_path: Path) -> None:
     assert pickled == b"\x80\x05K\x07."
     (stored,) = V1.glob("object-*")
     own = Path(shutil.copy(stored, tmp_path / stored.name.removeprefix("object-")))
-    assert stored_objects._read(own) == 7
+    assert stored_objects.read_object(own, own.name) == 7
 
 
 def test_parameters_and_messages_are_read() -> None:
@@ -327,7 +327,7 @@ def test_newer_manifest_trainable_or_parameter_is_refused(tmp_path: Path) -> Non
     file = tmp_path / hashlib.sha256(newer).hexdigest()
     file.write_bytes(newer)
     with pytest.raises(TrainableError, match="newer version of trialpod: format 2"):
-        stored_objects._read(file)
+        stored_objects.read_object(file, file.name)
     with pytest.raises(InvalidInputError, match=r"form 9.*use the same version"):
         params_decoder.decode(msgspec.msgpack.encode({"x": msgspec.msgpack.Ext(9, b"")}))
 

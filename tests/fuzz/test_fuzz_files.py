@@ -191,7 +191,7 @@ def test_a_damaged_object_of_a_trainable_is_refused(data: st.DataObject) -> None
         if broken == whole:
             return
         with pytest.raises(TrainableError, match=r"submit|newer version"):
-            stored_objects._read(file)
+            stored_objects.read_object(file, file.name)
 
 
 STORED = (EXPERIMENT / ".trialpod" / "experiment.json").read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod.protocol.values import params_decoder, params_encoder
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers import TrialScheduler
+from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.shipping.stored_objects import ValueFiles, read_values_from
 from trialpod_operator.decider.code import pack_code
 from trialpod_operator.engine.actions import Action, StartAttempt
@@ -201,9 +203,9 @@ async def until(machine: Machine, condition: Callable[[], bool]) -> None:
             await machine.moved.wait()
 
 
-def finished(folder: Path, kills: int) -> list[tuple[Any, ...]]:
+def finished(folder: Path, kills: int, more: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
     async def run() -> list[tuple[Any, ...]]:
-        async with running(Machine(Odd(), folder)) as machine:
+        async with running(Machine(Odd(), folder, more=more)) as machine:
             for _ in range(kills):
                 process = machine.start_decider()
                 position = machine.experiment.position
@@ -230,6 +232,27 @@ class TestProcess:
         found = finished(tmp_path / "b", 3)
         assert sorted(row[:3] for row in found) == sorted(row[:3] for row in expected)
         assert sorted(row[3] for row in found) == [2, 2, 2, 4, 4, 4]
+
+
+class TestDraws:
+    @pytest.mark.parametrize("kills", [0, 2])
+    def test_are_those_of_the_script_that_seeded_its_generators(self, tmp_path: Path, kills: int) -> None:
+        more = {
+            "python": tune.sample_from(lambda: __import__("random").random()),
+            "numpy": tune.sample_from(lambda spec: __import__("numpy").random.rand() + spec.config.x),
+        }
+
+        def seed() -> None:
+            np.random.seed(3)
+            random.seed(4)
+
+        seed()
+        here = BasicVariantGenerator()
+        here.configure({"x": tune.uniform(0, 1), **more}, 6)
+        expected = [here.next_suggestion().config for _ in range(6)]  # type: ignore[union-attr]
+        seed()
+        table = finished(tmp_path, kills, more)
+        assert [params_decoder.decode(row[1]) for row in table] == expected
 
 
 class TestLargeValues:

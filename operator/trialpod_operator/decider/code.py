@@ -11,6 +11,7 @@ import pickle
 import random
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from trialpod.errors import TrainableError
 from trialpod.protocol.messages import TrainableRef
@@ -19,6 +20,7 @@ from trialpod.protocol.values import ParamsEncoder, ValueStore
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.state import allow_pickles
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Integer
+from trialpod.tune.search.spaces.numpy_draws import script_seeded_numpy, set_global, text_of_global
 from trialpod.tune.shipping.package import pickled
 from trialpod.tune.shipping.stored_objects import ValueFiles
 from trialpod.tune.stopper import Stopper
@@ -89,7 +91,30 @@ def pack_code(request: ExperimentRequest, values: ValueFiles | None = None) -> b
         trial_dirname=None,
     )
     what = f"the deciding code ({', '.join(deciding_parts(request))})"
-    return pack(pickled(kept, what, own_code=True), name="the deciding code", cloudpickle=cloudpickle.__version__)
+    body = pickled(kept, what, own_code=True)
+    generators = _generators() if request.seed is None else None
+    return pack(body, name="the deciding code", cloudpickle=cloudpickle.__version__, generators=generators)
+
+
+def _generators() -> dict[str, Any]:
+    """Return where the script's own generators are; NumPy's only when the script has seeded it."""
+    found: dict[str, Any] = {"python": random.getstate()}
+    if script_seeded_numpy():
+        found["numpy"] = text_of_global()
+    return found
+
+
+def restore_generators(code: bytes, seed: int) -> None:
+    """Have Python's and NumPy's global generators go on where the script's were; seed those that it did not seed."""
+    seed_generators(seed)
+    if is_manifest(code):
+        return
+    found = read_packed(code)[0].get("generators") or {}
+    if "python" in found:
+        version, internal, gauss = found["python"]
+        random.setstate((version, tuple(internal), gauss))
+    if "numpy" in found and find_spec("numpy") is not None:
+        set_global(found["numpy"])
 
 
 def checksum(code: bytes) -> str:

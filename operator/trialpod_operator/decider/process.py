@@ -30,7 +30,7 @@ from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.http import TransportError
 from trialpod.protocol.messages import PROTOCOL_VERSION
 from trialpod.tune.shipping.fetched_values import FetchedValues
-from trialpod_operator.decider.code import load_plan, seed_generators
+from trialpod_operator.decider.code import load_plan, restore_generators
 from trialpod_operator.decider.deciding import DecidingEngine
 from trialpod_operator.engine.events import SuggestionReady
 from trialpod_operator.experiment.decisions.messages import (
@@ -170,7 +170,7 @@ class Decider:
             return Outcome.FAILED
 
     def _load(self, start: DeciderStart) -> DecidingEngine:
-        seed_generators(start.seed)
+        restore_generators(start.code, start.seed)
         values = FetchedValues(self._fetch)
         values.use()
         plan = load_plan(start.code, start.seed, start.name, values)

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from trialpod import variables
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.protocol.packed import read_packed
+from trialpod.protocol.pickle_digest import pickle_digest
 from trialpod.protocol.values import ParamsEncoder
 from trialpod.storage.base import Storage
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR, WRITER_KEY
@@ -48,6 +50,7 @@ from trialpod_operator.kube_client.manifest import (
     needs_decider,
     resource_name,
 )
+from trialpod_operator.kube_client.script_draws import draw_here_too, draws_from_script, without_generator
 from trialpod_operator.kube_client.service_address import service_address
 from trialpod_operator.kube_client.storage import StoragePlace, default_storage, own_endpoint, reach
 from trialpod_operator.kube_client.version_skew import skew
@@ -317,14 +320,14 @@ class KubernetesBackend:
         if submission is not None:
             submission.before = item
         if item is not None:
-            return self._retried(api, self._attach(api, item, manifest), request)
+            return self._retried(api, self._attach(api, item, manifest, code), request)
         if request.resume_errored or request.restart_errored:
             value = next_retry(manifest, [], secrets.token_hex(4), from_scratch=request.restart_errored)
             manifest["metadata"].setdefault("annotations", {})[names.RETRY_ANNOTATION] = value
         pod_dry_run.check(api, manifest, logger.warning)
         storage = open_storage(request.storage_uri)
         if storage.exists(EXPERIMENT_KEY):
-            manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]
+            _continue_stored(manifest["spec"], storage)
         _put_objects(storage, Path(request.trainable.pickle or ""), values.files)
         storage.write(file, code)
         if deciding:
@@ -332,9 +335,12 @@ class KubernetesBackend:
         if state and not storage.exists(_TUNER_FILE):
             storage.write(_TUNER_FILE, state)
         try:
-            return api.create(manifest)
+            created = api.create(manifest)
+            if not deciding and draws_from_script(request):
+                draw_here_too(request)
+            return created
         except AlreadyExistsError:
-            return self._attach(api, api.get(request.name), manifest)  # started elsewhere in this moment
+            return self._attach(api, api.get(request.name), manifest, code)  # started elsewhere in this moment
 
     def _settings(self, namespace: str, request: ExperimentRequest) -> ClusterSettings:
         endpoint = self._endpoint
@@ -365,7 +371,7 @@ class KubernetesBackend:
             deletion_policy=self._deletion_policy,
         )
 
-    def _attach(self, api: Experiments, item: Json, manifest: Json) -> Json:
+    def _attach(self, api: Experiments, item: Json, manifest: Json, code: bytes) -> Json:
         """Return the experiment of that name, if it is the same one, with the budget that is wanted now."""
         name = str(item["metadata"]["name"])
         if item["metadata"].get("deletionTimestamp"):
@@ -382,7 +388,7 @@ class KubernetesBackend:
                 f"{'are' if len(fixed) > 1 else 'is'} different; choose another RunConfig(name=...), or delete it: "
                 f"kubectl -n {api.namespace} delete te {name}"
             )
-        if "spec.trainable" in differences:
+        if "spec.trainable" in differences and not _is_same_code(item, code):
             logger.warning(
                 "%s continues with the code that it was started with; this script's differs. For the new code start "
                 "it under another name",
@@ -442,6 +448,7 @@ def _comparable(item: Mapping[str, Any]) -> Json:
     checked = check_document(Document(own))
     spec: Json = known if checked.experiment is None else msgspec.to_builtins(checked.experiment.spec)
     kept = {key: value for key, value in spec.items() if key in _BUDGET or key not in changeable("any time")}
+    kept["searchAlgorithm"] = without_generator(kept).get("searchAlgorithm")
     kept["searchSpace"] = _without_data(kept.get("searchSpace"))
     kept["storage"] = {"uri": (spec.get("storage") or {}).get("uri")}
     return kept
@@ -460,13 +467,30 @@ def _without_data(space: Any) -> Any:
     return {key: _without_data(item) for key, item in space.items()}
 
 
-def _stored_trainable(storage: Storage) -> Json | None:
-    """Return the Trainable of an experiment whose resource is gone and whose data is there."""
+def _is_same_code(item: Mapping[str, Any], code: bytes) -> bool:
+    """Return whether an experiment's pickled Trainable is another process's pickle of this script's."""
+    spec = item["spec"]
+    uri = ((spec["trainable"].get("pickle") or {}).get("uri") or "").rpartition("/")
+    try:
+        stored = open_storage(uri[0]).read(uri[2]) if uri[0] else b""
+        return bool(stored) and _meaning(stored) == _meaning(code)
+    except (TrialpodError, ValueError):
+        return False
+
+
+def _meaning(code: bytes) -> str:
+    return pickle_digest(read_packed(code)[1])
+
+
+def _continue_stored(spec: Json, storage: Storage) -> None:
+    """Take the Trainable, and where random draws begin, from an experiment whose resource is gone."""
     import json
 
-    stored = json.loads(storage.read(EXPERIMENT_KEY))
-    found: Json | None = ((stored.get("manifest") or {}).get("spec") or {}).get("trainable")
-    return found
+    document = json.loads(storage.read(EXPERIMENT_KEY))
+    stored: Json = (document.get("manifest") or {}).get("spec") or {}
+    spec["trainable"] = stored.get("trainable") or spec["trainable"]
+    if without_generator(stored).get("searchAlgorithm") == without_generator(spec).get("searchAlgorithm"):
+        spec["searchAlgorithm"] = stored.get("searchAlgorithm")
 
 
 def _put_objects(storage: Storage, trainable: Path, values: Mapping[str, Path]) -> None:

@@ -1,7 +1,8 @@
 """Makes a TuneExperiment out of what a `Tuner` was given.
 
-Invariants: a function of its arguments. Everything that no manifest can say is refused here, all of it at once, each
-with the argument's name and what to do instead; nothing is left out silently.
+Invariants: a function of its arguments, and of NumPy's global generator where the script seeded it. Everything that
+no manifest can say is refused here, all of it at once, each with the argument's name and what to do instead; nothing
+is left out silently.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.json_values import json_safe
 from trialpod_operator.decider.code import deciding_parts, functions_in
+from trialpod_operator.kube_client.script_draws import draws_from_script, with_generator
 
 Json = dict[str, Any]
 
@@ -156,6 +158,8 @@ def build_manifest(
         "template": dict(settings.template) or None,
     }
     spec["searchAlgorithm"], limit = _search_algorithm(algorithms, refused)
+    if decider is None and draws_from_script(request):
+        spec["searchAlgorithm"] = with_generator(spec["searchAlgorithm"], request.param_space)
     if limit is not None:
         spec["maxConcurrentTrials"] = min(limit, request.max_concurrent or limit)
     spec["stop"], spec["stoppers"] = _stop(algorithms, refused)

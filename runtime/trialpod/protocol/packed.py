@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,15 @@ FORMAT = 1
 _PYTHON = "{}.{}.{}".format(*sys.version_info)
 
 
-def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "", objects: Sequence[str] = ()) -> bytes:
+def pack(
+    pickled: bytes,
+    *,
+    name: str,
+    cloudpickle: str,
+    compat: str = "",
+    objects: Sequence[str] = (),
+    generators: Mapping[str, Any] | None = None,
+) -> bytes:
     """Return the file's contents.
 
     Args:
@@ -32,6 +40,7 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "", objec
         cloudpickle: version of the cloudpickle that wrote `pickled`.
         compat: aliases that the code in it needs, as the variable TRIALPOD_COMPAT names them.
         objects: checksums of the objects that are stored beside it (`trialpod.tune.shipping.stored_objects`).
+        generators: states of the process's random generators ("python", "numpy"), from which deciding code draws.
     """
     header: dict[str, Any] = {
         "format": FORMAT,
@@ -43,6 +52,8 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "", objec
         header["compat"] = compat
     if objects:
         header["objects"] = list(objects)
+    if generators:
+        header["generators"] = dict(generators)
     return msgspec.json.encode(header) + b"\n" + pickled
 
 

@@ -17,7 +17,7 @@ import msgspec
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.protocol.values import params_encoder
 from trialpod.tune.backends import ExperimentRequest
-from trialpod_operator.decider.code import load_plan, pack_code, seed_generators
+from trialpod_operator.decider.code import load_plan, pack_code, restore_generators
 from trialpod_operator.decider.deciding import DecidingEngine
 from trialpod_operator.engine.actions import Action, StartAttempt, StopAttempt
 from trialpod_operator.engine.events import (
@@ -100,7 +100,7 @@ class DeciderProcess:
             if answer.start is None:
                 return False
             start = answer.start
-            seed_generators(start.seed)
+            restore_generators(start.code, start.seed)
             plan = load_plan(start.code, start.seed, start.name)
             self.deciding = DecidingEngine(
                 plan, self._suggestions.append, start.position, start.snapshot, threaded=False

@@ -14,6 +14,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod.tune.schedulers import TrialScheduler
 from trialpod.tune.search import Searcher
 from trialpod.tune.stopper import Stopper
+from trialpod_operator.decider.code import seed_generators
 from trialpod_operator.engine.events import AttemptEnded, SuggestionReady
 
 
@@ -99,6 +100,7 @@ def report(config: dict[str, Any], iteration: int) -> float:
 
 def finished(kind: str, directory: Path, kill: Any = lambda _step: "") -> World:
     async def run() -> World:
+        seed_generators(7)  # those of the script, which its deciding code continues
         world = World(request(max_concurrent=1, **KINDS[kind]), directory, report, 8)
         world.start()
         await world.run(kill)

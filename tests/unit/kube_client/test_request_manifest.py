@@ -34,6 +34,7 @@ from trialpod_operator.cluster.json_values import bounded
 from trialpod_operator.commands.list import cluster_facts
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest, ignored, resource_name
+from trialpod_operator.kube_client.script_draws import draw_here_too, without_generator
 from trialpod_operator.kube_client.view import view_of
 
 SETTINGS = ClusterSettings(namespace="team", endpoint="http://minio:9000", credentials_secret="minio", image="i:1")
@@ -441,3 +442,60 @@ def test_what_changes_no_result_is_ignored_and_told() -> None:
     for argument in ("trial_name_creator", "trial_dirname_creator", "log_to_file", "progress_reporter"):
         assert any(argument in each for each in told)
     assert ignored(request()) == []
+
+
+class TestScriptThatSeedsNumpy:
+    SPACE: ClassVar[dict[str, Any]] = {
+        "wd": tune.uniform(0, 1),
+        "lr": tune.loguniform(1e-4, 1),
+        "model": {"z": tune.randint(0, 1000), "a": tune.choice(["x", "y", "z"])},
+        "b": tune.grid_search([1, 2]),
+        "momentum": tune.randn(0, 1),
+    }
+
+    def drawn_by_operator(self, made: dict[str, Any]) -> list[dict[str, Any]]:
+        kept = json.loads(json.dumps(made, sort_keys=True))  # as the API server answers
+        space, problems = compile_search_space(kept["searchSpace"])
+        assert not problems
+        search = BasicVariantGenerator(**kept["searchAlgorithm"]["parameters"])
+        search.configure(space, kept["numSamples"])
+        return [search.next_suggestion().config for _ in range(search.total)]
+
+    def test_the_operator_draws_what_the_script_would(self) -> None:
+        np.random.seed(5)
+        np.random.rand(3)
+        np.random.randn()
+        made = spec(param_space=self.SPACE, num_samples=4, search_alg=None)
+        here = BasicVariantGenerator()
+        here.configure(self.SPACE, 4)
+        local = [here.next_suggestion().config for _ in range(8)]
+        assert self.drawn_by_operator(made) == local
+        assert [list(each) for each in self.drawn_by_operator(made)] == [list(each) for each in local]
+
+    def test_its_generator_is_behind_the_draws_afterwards(self) -> None:
+        np.random.seed(5)
+        draw_here_too(request(param_space=self.SPACE, num_samples=4, search_alg=None))
+        after = np.random.rand()
+        np.random.seed(5)
+        here = BasicVariantGenerator()
+        here.configure(self.SPACE, 4)
+        for _ in range(8):
+            here.next_suggestion()
+        assert np.random.rand() == after
+
+    def test_a_seed_of_the_experiment_goes_before(self) -> None:
+        np.random.seed(5)
+        assert "searchAlgorithm" not in spec(param_space=self.SPACE, seed=3)
+
+    def test_the_same_script_again_is_no_other_experiment(self) -> None:
+        np.random.seed(5)
+        first = spec(param_space=self.SPACE, search_alg=BasicVariantGenerator(max_concurrent=2))
+        np.random.rand()
+        again = spec(param_space=self.SPACE, search_alg=BasicVariantGenerator(max_concurrent=2))
+        assert first != again
+        assert without_generator(first) == without_generator(again)
+        assert without_generator(first)["searchAlgorithm"]["parameters"] == {"max_concurrent": 2}
+
+    def test_what_is_no_generator_is_refused(self) -> None:
+        with pytest.raises(InvalidInputError, match="not the state of a generator"):
+            BasicVariantGenerator(random_state="MT19937:1:0:0.0:abc")

@@ -14,6 +14,7 @@ import logging
 import random
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -23,7 +24,8 @@ from trialpod.protocol.readable import has_no_text, text_of
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.sample import Categorical, Domain, equal
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
-from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, script_seeded_numpy
+from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, is_state_text, script_seeded_numpy
+from trialpod.tune.search.spaces.parameter_order import in_order
 from trialpod.tune.search.spaces.variant_stream import VariantStream, has_domain, has_drawn_grid
 from trialpod.tune.search.spaces.variants import Path, Variant, VariantSpace, grid_values, is_grid, path_text
 
@@ -55,6 +57,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         random_state: Any = None,
         *,
         seed: int | None = None,
+        order: Sequence[str] = (),
     ) -> None:
         """Make a generator; `configure` must follow before the first suggestion.
 
@@ -64,9 +67,12 @@ class BasicVariantGenerator(SearchAlgorithm):
             max_concurrent: suggest nothing while this many trials are unfinished; 0 is no limit.
             constant_grid_search: draw once per sample and keep the values over all its grid points.
             random_state: a seed, or a generator of NumPy: all draws come from it, in Ray's order, so that they are
-                Ray's. None is NumPy's global generator when the script has seeded it (``numpy.random.seed``).
+                Ray's. None is NumPy's global generator when the script has seeded it (``numpy.random.seed``). Of a
+                script whose trials run in a cluster this generator travels as a text.
             seed: of draws that do not depend on each other: a longer run begins with those of a shorter one, and no
                 NumPy is needed. None takes one from the operating system (it is part of the state).
+            order: names of parameters in the order in which a script has them ("lr", "model/depth"), where what
+                brought the search space here does not keep it.
 
         Raises:
             InvalidInputError: an argument cannot be used.
@@ -96,8 +102,11 @@ class BasicVariantGenerator(SearchAlgorithm):
             self._seed = seed
         elif isinstance(random_state, int):
             self._seed = int(random_state)
+        elif is_state_text(random_state):
+            self._seed = int.from_bytes(hashlib.sha256(random_state.encode()).digest()[:8], "big")
         else:
             self._seed = random.SystemRandom().getrandbits(64)
+        self._order = list(order)
         self._stream: VariantStream | None = None
         self.max_concurrent = max_concurrent
         self._points = list(points_to_evaluate or [])
@@ -123,6 +132,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         Raises:
             InvalidInputError: the space, a point of `points_to_evaluate` or `num_samples` cannot be used.
         """
+        space = in_order(space, self._order)
         self._space = VariantSpace(space)
         overlaid = [_overlaid(space, point, (), number) for number, point in enumerate(self._points)]
         self._point_spaces = [VariantSpace(each) for each in overlaid]

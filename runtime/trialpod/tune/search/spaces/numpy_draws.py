@@ -5,6 +5,7 @@ NumPy is imported only by who has a generator of it, or a seed for one.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import random
@@ -17,6 +18,7 @@ from trialpod.errors import InvalidInputError
 Draws = "random.Random | NumpyDraws"
 
 _GLOBAL = "global"
+_TEXT = "MT19937:"
 
 
 class NumpyDraws:
@@ -128,6 +130,12 @@ def generator_of(random_state: Any) -> random.Random | NumpyDraws:
         return NumpyDraws() if "numpy" in sys.modules else random.Random()
     if is_numpy_generator(random_state):
         return NumpyDraws(random_state)
+    if is_state_text(random_state):
+        import numpy as np
+
+        generator = np.random.RandomState()
+        generator.set_state(_state_in(random_state))
+        return NumpyDraws(generator)
     if isinstance(random_state, bool) or not hasattr(random_state, "__index__"):
         raise InvalidInputError(
             f"random_state must be a whole number, or a generator of NumPy or of Python, got {random_state!r}",
@@ -139,6 +147,45 @@ def generator_of(random_state: Any) -> random.Random | NumpyDraws:
     import numpy as np
 
     return NumpyDraws(np.random.default_rng(seed))
+
+
+def text_of_global() -> str:
+    """Return the state of ``numpy.random``, for `generator_of`: one that draws the same, in any process."""
+    import numpy as np
+
+    state: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, gauss = state
+    if name != "MT19937":
+        raise InvalidInputError(f"numpy.random draws from {name}, and only the state of MT19937 can be sent")
+    packed = base64.b85encode(keys.astype("<u4").tobytes()).decode()
+    return f"{_TEXT}{position}:{has_gauss}:{float(gauss)!r}:{packed}"
+
+
+def is_state_text(value: Any) -> bool:
+    """Return whether `value` is what `text_of_global` returns."""
+    return isinstance(value, str) and value.startswith(_TEXT)
+
+
+def set_global(text: str) -> None:
+    """Have ``numpy.random`` continue where `text_of_global` was called."""
+    import numpy as np
+
+    np.random.set_state(_state_in(text))
+
+
+def _state_in(text: str) -> tuple[Any, ...]:
+    import numpy as np
+
+    try:
+        position, has_gauss, gauss, packed = text.removeprefix(_TEXT).split(":", 3)
+        keys = np.frombuffer(base64.b85decode(packed), "<u4")
+        if keys.shape != (624,) or not 0 <= int(position) <= 624:
+            raise ValueError("624 numbers and a position in them")
+        return ("MT19937", keys, int(position), int(has_gauss), float(gauss))
+    except ValueError as error:
+        raise InvalidInputError(
+            f"random_state: this is not the state of a generator: {error}", parameter="random_state"
+        ) from error
 
 
 def is_numpy_generator(value: Any) -> bool:
