@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from api_server import ApiServer, condition_of, trial_object
 
@@ -349,3 +350,46 @@ def test_the_public_name_is_cheap_until_it_is_used() -> None:
     assert done.stdout.splitlines() == ["[]", "KubernetesBackend False"]
     with pytest.raises(AttributeError, match="no attribute 'Other'"):
         trialpod.kubernetes.Other  # noqa: B018
+
+
+class TestScriptRunAgain:
+    """Another process pickles the same classes in other bytes: each process numbers them at random."""
+
+    def fit(self, world: World, given: Any) -> None:
+        world.statuses = [{"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}]
+        tuner = world.tuner()
+        tune.Tuner(
+            given,
+            param_space={"lr": tune.uniform(0, 1)},
+            tune_config=tuner.tune_config,
+            run_config=tuner.run_config,
+            backend=world.backend(),
+        ).fit()
+
+    def model(self, rate: float) -> Any:
+        class Model(tune.Trainable):
+            def step(self) -> Json:
+                return {"loss": rate}
+
+        return Model
+
+    def test_unchanged_code_is_no_other_code(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        self.fit(world, self.model(0.5))
+        self.fit(world, self.model(0.5))
+        code = list((world.bucket / "runs/climb").rglob("trainable*.pkl"))
+        assert "this script's differs" not in caplog.text
+        assert len(code) == 1
+        self.fit(world, self.model(0.25))
+        assert "this script's differs" in caplog.text
+
+    def test_a_seeded_generator_may_be_anywhere(self, world: World) -> None:
+        np.random.seed(3)
+        self.fit(world, train)
+        assert "random_state" in world.server.experiment("climb")["spec"]["searchAlgorithm"]["parameters"]
+        self.fit(world, train)
+        np.random.seed(3)
+        np.random.rand(2)
+        after = np.random.rand()
+        np.random.seed(3)
+        self.fit(world, train)
+        assert np.random.rand() != after, "one that is followed again has drawn its values before"
