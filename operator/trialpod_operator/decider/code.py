@@ -105,7 +105,7 @@ def _generators() -> dict[str, Any]:
 
 
 def restore_generators(code: bytes, seed: int) -> None:
-    """Have Python's and NumPy's global generators go on where the script's were; seed those that it did not seed."""
+    """Have Python's and NumPy's global generators continue where the script's were, or seed them."""
     seed_generators(seed)
     if is_manifest(code):
         return

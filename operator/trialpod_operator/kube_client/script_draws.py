@@ -1,4 +1,4 @@
-"""Random draws of a script that seeds NumPy's global generator: the operator goes on where the script's generator is.
+"""Random draws of a script that seeds NumPy's global generator: the operator continues where that is.
 
 So a script draws the same values in a cluster as on its own machine, and as in Ray Tune. Only where the generator is
 at the start travels, with the order of the parameters, which the API server does not keep.
@@ -50,7 +50,7 @@ def without_generator(spec: Json) -> Json:
 
 
 def draw_here_too(request: ExperimentRequest) -> None:
-    """Have the script's generator go on behind what the operator draws from it, as when trials run here."""
+    """Have the script's generator continue behind what the operator draws from it, as when trials run here."""
     search = _search_of(request)
     if search is None or request.num_samples < 0:
         return
