@@ -21,6 +21,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/cluster"))
 
+from api_client import ApiClient, ApiError  # noqa: E402
 from testcluster import binaries, cluster, control_plane, layout, nodes, processes, system  # noqa: E402
 
 IMAGE = "trialpod/trialpod:test"
@@ -29,6 +30,7 @@ ENDPOINT = layout.MINIO_ENDPOINT
 ACCESS_KEY, SECRET_KEY = layout.MINIO_USER, layout.MINIO_PASSWORD
 NODES = tuple(node.name for node in layout.NODES)
 SESSION_LABEL = "trialpod.dev/test-session"
+_API = ApiClient()
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -158,12 +160,30 @@ class Cluster:
         return json.loads(self.kubectl(*arguments, "-o", "json", **options))
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Return an object, or None if it is not there."""
+        """Return an object, or None if it is not there.
+
+        Raises:
+            KubectlError: The API server does not answer, or refuses.
+        """
+        if _API.knows(kind):
+            try:
+                return _API.get(kind, self.namespace, name)
+            except ApiError as error:
+                raise KubectlError(str(error)) from error
         found = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
         return json.loads(found) if found.strip() else None
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        """Return all objects of a kind, those with labels that match."""
+        """Return all objects of a kind, those with labels that match.
+
+        Raises:
+            KubectlError: The API server does not answer, or refuses.
+        """
+        if _API.knows(kind):
+            try:
+                return _API.list(kind, self.namespace, selector)
+            except ApiError as error:
+                raise KubectlError(str(error)) from error
         return list(self.kubectl_json("get", kind, *(["-l", selector] if selector else []))["items"])
 
     def apply(self, *objects: Mapping[str, Any] | str) -> str:
@@ -214,22 +234,15 @@ class Cluster:
     def make_namespace(self, prefix: str = "test", labels: Mapping[str, str] | None = None) -> Cluster:
         """Make a new namespace with the Secret `minio`, and return the cluster as seen from it."""
         name = f"{prefix}-{time.time_ns() // 1000 % 36**7:x}"
-        self.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {"name": name, "labels": {SESSION_LABEL: session_of(os.getpid()), **(labels or {})}},
-            }
-        )
         made = Cluster(name)
-        made.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "minio"},
-                "stringData": {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
-            }
-        )
+        described = {"name": name, "labels": {SESSION_LABEL: session_of(os.getpid()), **(labels or {})}}
+        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "minio"}, "stringData": keys}
+        try:
+            _API.create({"apiVersion": "v1", "kind": "Namespace", "metadata": described})
+            _API.create(secret, name)
+        except ApiError as error:
+            raise KubectlError(str(error)) from error
         # Controllers that have lost the API server, in a test before, wait for half a minute and more between tries.
         made.wait_for(lambda: made.get("serviceaccount", "default"), f"{name} has its ServiceAccount", timeout=120)
         return made
@@ -243,7 +256,13 @@ class Cluster:
 
     def delete_namespace(self, name: str, *, wait: bool = False) -> None:
         """Delete a namespace with all that is in it."""
-        self.kubectl("delete", "namespace", name, "--ignore-not-found", f"--wait={str(wait).lower()}", timeout=120)
+        if wait:
+            self.kubectl("delete", "namespace", name, "--ignore-not-found", timeout=120)
+            return
+        try:
+            _API.delete_namespace(name)
+        except ApiError as error:
+            raise KubectlError(str(error)) from error
 
     def sweep_namespaces(self) -> list[str]:
         """Delete the namespaces of sessions that have ended without doing so; return their names."""
