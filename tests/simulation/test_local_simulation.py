@@ -14,8 +14,8 @@ from sim_local_plan import LOCAL_KINDS, LocalPlan, earlier_local_plan_of, local_
 from sim_plan import Fault
 
 PARTS = 4
-SEEDS = 300
-MORE_SEEDS = 700
+SEEDS = 200
+MORE_SEEDS = 800
 NOTICED_WITHIN = 40
 """A defect shows in one of so many seeds."""
 
@@ -29,10 +29,10 @@ def holds(plan: LocalPlan) -> Counter[str]:
 
 @pytest.mark.once
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(2))
 def test_every_rule_holds_on_a_machine_whatever_goes_wrong(part: int) -> None:
     fired: Counter[str] = Counter()
-    for seed in range(part, SEEDS, PARTS):
+    for seed in range(part, SEEDS, 2):
         fired += holds(local_plan_of(seed))
     assert [kind for kind in LOCAL_KINDS if not fired[kind]] == []
 
