@@ -84,6 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/cluster", description="A real Kubernetes cluster for tests.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, function, text in (
+        ("build", lambda _: cluster.build(), "build what is missing, and run nothing"),
         ("up", _up, "build what is missing and run the cluster"),
         ("down", lambda _: cluster.down(), "stop it and remove all that it made"),
         ("image", _image, "build the image and give it to the nodes"),

@@ -127,10 +127,7 @@ def up() -> None:
         raise ClusterError(f"{layout.STATE} is too long for sockets; set TRIALPOD_CLUSTER_STATE to a shorter path")
     started = time.monotonic()
     with lock():
-        packages.ensure()
-        binaries.ensure()
-        binaries.minio()
-        key = images.build()
+        key = _build()
         wrong = trouble()
         if not wrong:
             import_image(key)
@@ -147,6 +144,20 @@ def up() -> None:
                 _stop_everything()
                 raise
     say(f"the cluster runs ({time.monotonic() - started:.1f} s)")
+
+
+def build() -> None:
+    """Build what is missing for a cluster, and run none."""
+    require_root()
+    with lock():
+        _build()
+
+
+def _build() -> str:
+    packages.ensure()
+    binaries.ensure()
+    binaries.minio()
+    return images.build()
 
 
 def import_image(key: str) -> None:
