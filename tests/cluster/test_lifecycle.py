@@ -212,9 +212,12 @@ def test_namespace_deletion_leaves_the_operator_healthy(
 
 def test_pods_authenticate_and_speak_for_their_trial_only(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "tokens", steps=300, numSamples=2))
-    namespace.wait_for(
-        lambda: len([s for s in experiment.pods() if s["status"].get("phase") == "Running"]) == 2, "both run"
-    )
+
+    def reported() -> bool:
+        iterations = [(trial.get("status") or {}).get("iteration", 0) for trial in experiment.trials()]
+        return len(iterations) == 2 and min(iterations) > 0
+
+    namespace.wait_for(reported, "both have reported, and the operator knows their pods", 120)
     mine, other = experiment.pods()
     other_id = other["metadata"]["labels"]["trialpod.dev/trial-id"]
     program = f"""
