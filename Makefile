@@ -20,7 +20,7 @@ export TRIALPOD_CLUSTER_KUBERNETES := $(KUBERNETES)
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
+.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers style \
 	format lock bench bench-scale chaos-cluster site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
@@ -87,7 +87,11 @@ test-search: $(SEARCH_VENV)/$(STAMP) ## Test what needs PyTorch: search algorith
 test-ui: $(UI_VENV)/$(STAMP) ## Test the page in a browser; needs a chromium (apt-get install chromium)
 	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui tests/ui
 
-lint: $(VENV)/$(STAMP) types layers ## Style, types, import layers and words
+# Side by side: types take longest, on one processor.
+lint: $(VENV)/$(STAMP) ## Style, types, import layers and words
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target types layers style
+
+style: $(VENV)/$(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_words
