@@ -93,9 +93,9 @@ class TestNamedExperiments:
         [
             ("emty", r"there is no experiment 'emty' in .* Did you mean 'empty'\?"),
             ("now", "'now' is this experiment itself"),
-            ("empty", "nothing can be learned from empty: of its 0 trials"),
+            ("empty", "nothing can be learned from empty: none of its trials has a result that can be read"),
             ("foreign", "nothing can be learned from foreign: of its 1 trials that reported none has 'loss'"),
-            ("damaged", "nothing can be learned from damaged: of its 0 trials"),
+            ("damaged", "nothing can be learned from damaged: none of its trials has a result"),
         ],
     )
     def test_one_without_use_is_an_error(self, tmp_path: Path, name: str, said: str) -> None:

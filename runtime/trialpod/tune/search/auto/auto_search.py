@@ -200,9 +200,14 @@ class AutoSearch(LibrarySearcher):
             if value is not None and math.isfinite(value) and values and 2 * _length(row) >= longest:
                 known.append((self._signed(float(value)), number, values))
         if not known:
+            why = (
+                f"of its {len(rows)} trials that reported none has {metric!r} and a value of a parameter that is "
+                "searched here"
+                if rows
+                else "none of its trials has a result that can be read"
+            )
             raise InvalidInputError(
-                f"AutoSearch: nothing can be learned from {place}: of its {len(rows)} trials that reported none has "
-                f"{metric!r} and a value of a parameter that is searched here; name another experiment, or leave "
+                f"AutoSearch: nothing can be learned from {place}: {why}; name another experiment, or leave "
                 "warm_start out",
                 parameter="warm_start",
             )

@@ -34,7 +34,7 @@ _SHARE = 0.5
 _LEAST = 3
 """So many points must be favoured, and so many not, before they are compared."""
 _TOLERANCE = 0.15
-"""The difference of mean scores, which go from 0 to 1, at which nothing of the trust is left."""
+"""The difference of mean scores, which go from 0 to 1, from which on the trust is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,9 @@ class Prior:
     def trust(self, scored: Iterable[tuple[Values, float]]) -> float:
         """Return how far results bear the belief out, 0 to 1.
 
+        Points that it favours have to score better than the others: a belief that tells nothing is trusted no more
+        than a wrong one.
+
         Args:
             scored: points with scores from 0, the best, to 1.
         """
@@ -148,7 +151,7 @@ class Prior:
             (favoured if self._favours(values) else others).append(score)
         if min(len(favoured), len(others)) < _LEAST:
             return 1.0
-        return min(max(1.0 - (fmean(favoured) - fmean(others)) / _TOLERANCE, 0.0), 1.0)
+        return min(max((fmean(others) - fmean(favoured)) / _TOLERANCE, 0.0), 1.0)
 
     def _favours(self, values: Values) -> bool:
         density = 1.0
