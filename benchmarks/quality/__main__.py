@@ -108,7 +108,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="beside the peers")
     parser.add_argument("--methods", nargs="+", help=f"SCHEDULER+SEARCHER of trialpod, or of {', '.join(NAMED)}")
     parser.add_argument("--tasks", nargs="+", help="names, families or patterns of tasks")
-    parser.add_argument("--seeds", type=int, help="runs of each method on each task: 3, with --quick 2")
+    parser.add_argument("--seeds", type=int, help="runs of each method on each task: 3, with --quick 1")
     parser.add_argument("--budget", type=float, default=40.0, help="in full trainings of the median config")
     parser.add_argument("--overhead", type=float, default=0.01, help="of a start, as a share of a full training")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="at once")
@@ -119,7 +119,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="show the tasks and end")
     options = parser.parse_args()
     if options.seeds is None:
-        options.seeds = 2 if options.quick else 3
+        options.seeds = 1 if options.quick else 3
     if options.methods is None:
         options.methods = OWN + (FULL_PEERS if options.full else [])
     if options.tasks is None:
