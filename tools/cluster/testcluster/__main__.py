@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from . import binaries, cluster, control_plane, images, layout, nodes
 from .system import ClusterError, entering, require_root, say
@@ -67,6 +68,11 @@ def _debian(arguments: argparse.Namespace) -> None:
     images.make_debian(arguments.name)
 
 
+def _packages(arguments: argparse.Namespace) -> None:
+    require_root()
+    print(images.import_packages(arguments.folder))
+
+
 def _up(_: argparse.Namespace) -> None:
     cluster.up()
     sys.stderr.write(_HELP)
@@ -103,6 +109,9 @@ def main() -> None:
     command = commands.add_parser("debian", help="make one of the images that tests take besides the built one")
     command.add_argument("name", choices=sorted(images.DEBIANS))
     command.set_defaults(run=_debian)
+    command = commands.add_parser("packages", help="give the nodes an image with an environment's packages")
+    command.add_argument("folder", type=Path, help="its site-packages, of a Python 3.11")
+    command.set_defaults(run=_packages)
     command = commands.add_parser("exec", help="run a command in the cluster's network namespace")
     command.add_argument("command", nargs=argparse.REMAINDER)
     command.set_defaults(run=_exec)

@@ -223,6 +223,35 @@ def import_debian(name: str) -> str:
     return reference
 
 
+def import_packages(folder: Path) -> str:
+    """Give the nodes Debian's Python with the packages of an environment's ``site-packages``; return the reference.
+
+    For scripts that need libraries: pods bring trialpod themselves. The environment's Python must be of Debian's
+    minor version, since packages have compiled parts.
+    """
+    key = hashlib.sha256("\n".join(sorted(each.name for each in folder.iterdir())).encode()).hexdigest()[:12]
+    reference = f"docker.io/trialpod/packages:{key}"
+    lacking = [node for node in layout.NODES if not _present(node, reference)]
+    if not lacking:
+        return reference
+    make_debian("bookworm")
+    with tempfile.TemporaryDirectory(dir=IMAGES) as work:
+        root, layer = Path(work, "root"), Path(work, "layer.tar")
+        root.mkdir()
+        with tarfile.open(_debian("bookworm")[1]) as archive:
+            largest = max(archive.getmembers(), key=lambda member: member.size)
+            archive.extract(largest, work, filter="data")
+        run(["tar", "--numeric-owner", "--directory", root, "--extract", "--file", Path(work, largest.name)])
+        leave = ("*.pth", "__editable__*", "__pycache__", "pip", "pip-*", "tests")
+        shutil.copytree(folder, root / "opt/packages", ignore=shutil.ignore_patterns(*leave))
+        run(["tar", "--numeric-owner", "--directory", root, "--create", "--file", layer, "."], timeout=300)
+        settings = {"Env": [f"PATH={_PATH}", "PYTHONPATH=/opt/packages"], "User": "65532:65532"}
+        finished = _one_layer_image(reference, layer.read_bytes(), settings)
+    for node in lacking:
+        _import(node, finished)
+    return reference
+
+
 # Images from the Dockerfile
 
 
