@@ -479,3 +479,46 @@ def test_temporary_files_of_killed_trials_are_removed(work: Shell, server: Minio
         left = json.loads((work.folder / "gates" / "left").read_text())
         assert any(name.startswith("trialpod-checkpoints-") for name in left)
         assert os.listdir(temporary) == []
+
+
+ARTIFACTS = """
+import os, pathlib
+from trialpod import tune
+
+def train(config):
+    pathlib.Path("plots").mkdir()
+    for step in range(1, 4):
+        pathlib.Path("plots", "last.txt").write_text(f"step {step}")
+        pathlib.Path(f"note-{step}.txt").write_text(str(config["x"]))
+        tune.report({"score": step})
+    os.symlink("/etc/hostname", "link")
+    pathlib.Path("end.bin").write_bytes(b"x" * 100_000)
+    if config["x"] == 2:
+        raise ValueError("on purpose")
+
+if __name__ == "__main__":
+    tuner = tune.Tuner(
+        train,
+        param_space={"x": tune.grid_search([1, 2])},
+        run_config=tune.RunConfig(
+            name="files", storage_path="s3://files/runs", verbose=0, sync_config=tune.SyncConfig(sync_artifacts=True)
+        ),
+    )
+    print([bool(result.error) for result in tuner.fit()])
+"""
+
+
+def test_what_trials_write_is_kept_in_the_bucket(work: Shell, server: MinioServer) -> None:
+    work.write("files.py", ARTIFACTS)
+    server.storage("s3://files/runs")
+    assert "[False, True]" in work.python("files.py").stdout
+    storage = server.storage("s3://files/runs/files")
+    trials = [name for name in storage.folders() if name.startswith("train_")]
+    assert len(trials) == 2
+    for name in trials:
+        trial = storage.sub(name)
+        ours = {"params.json", "result.json", "progress.csv", "log.txt", "error.txt", "error.pkl"}
+        own = {key for key in trial.list() if key not in ours and not key.startswith("events.out.")}
+        assert own == {"plots/last.txt", "note-1.txt", "note-2.txt", "note-3.txt", "end.bin"}
+        assert trial.read("plots/last.txt") == b"step 3"
+        assert json.loads(trial.read("result.json").splitlines()[-1])["score"] == 3

@@ -373,6 +373,13 @@ class CheckpointSpec(Model, frozen=True, kw_only=True):
             extra={"defaulted": False},  # it says something only beside scoreAttribute
         ),
     ] = "max"
+    artifacts: Annotated[
+        bool,
+        Meta(
+            description="Keep what else a trial writes into its directory: after each checkpoint, every five minutes "
+            "and at its end these files are copied beside its checkpoints."
+        ),
+    ] = False
 
 
 class FailurePolicy(Model, frozen=True, kw_only=True):

@@ -169,6 +169,7 @@ def plan_from_manifest(
             num_to_keep=spec.checkpoint.num_to_keep,
             score_attribute=spec.checkpoint.score_attribute,
             score_order=spec.checkpoint.score_order,
+            artifacts=spec.checkpoint.artifacts,
         ),
     )
     rung = _first_rung(spec.stop, stored) if spec.algorithm else None

@@ -539,6 +539,8 @@ def _checkpoint(request: ExperimentRequest) -> Json:
         found["numToKeep"] = rules.num_to_keep
     if rules.score_attribute is not None:
         found |= {"scoreAttribute": rules.score_attribute, "scoreOrder": rules.score_order}
+    if rules.artifacts:
+        found["artifacts"] = True
     return found
 
 

@@ -100,6 +100,7 @@ class CheckpointRules(Message):
     num_to_keep: int | None = None
     score_attribute: str | None = None
     score_order: Literal["max", "min"] = "max"
+    artifacts: bool = False  # keep what else a trial writes into its directory, where checkpoints go elsewhere
 
 
 class CheckpointInfo(Message):

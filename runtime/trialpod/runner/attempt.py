@@ -33,6 +33,8 @@ from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
 
 if TYPE_CHECKING:
+    from trialpod.runner.artifacts import ArtifactCopies
+    from trialpod.storage.base import Storage
     from trialpod.storage.checkpoints.commit_queue import CommitQueue
     from trialpod.storage.checkpoints.store import CheckpointStore
 
@@ -63,11 +65,27 @@ def _open(assignment: Assignment, folder: str, uri: str, *, marked: bool = False
 
     if not uri:
         return open_checkpoints(open_storage(folder))
+    storage = _storage_at(assignment, uri)
+    return open_checkpoints(storage, experiment=storage.parent() if marked else None)
+
+
+def _artifacts_of(assignment: Assignment, stopped: Callable[[], bool]) -> ArtifactCopies | None:
+    folder, uri = assignment.trial_dir.removeprefix("file://"), assignment.checkpoint_uri
+    if not assignment.checkpoint_rules.artifacts or not uri or "://" in folder or assignment.rank:
+        return None
+    from trialpod.runner.artifacts import ArtifactCopies
+
+    return ArtifactCopies(
+        Path(folder), lambda: _storage_at(assignment, uri), marked=assignment.place_marked, stopped=stopped
+    )
+
+
+def _storage_at(assignment: Assignment, uri: str) -> Storage:
     from trialpod.storage.options import StorageOptions
+    from trialpod.storage.registry import open_storage
 
     options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
-    storage = open_storage(uri, options)
-    return open_checkpoints(storage, experiment=storage.parent() if marked else None)
+    return open_storage(uri, options)
 
 
 def _scalars(result: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +154,7 @@ class Attempt:
         self._index: int | None = None
         self._rules = StopRules(assignment.stop_rules)
         self._keeps_types = assignment.keeps_types
+        self._artifacts = _artifacts_of(assignment, lambda: link.superseded)
 
     # Preemption.
 
@@ -350,6 +369,8 @@ class Attempt:
         )
         result["checkpoint_dir_name"] = metrics["checkpoint_dir_name"] = info.name
         self._index = index + 1
+        if self._artifacts is not None:
+            self._artifacts.request()
         return info
 
     def announce(self, checkpoint: CheckpointInfo) -> None:
@@ -379,6 +400,7 @@ class Attempt:
         """
         writer = self._commit_queue_or_none
         if writer is None:
+            self._finish_artifacts(spare_s)
             return end
 
         def left() -> float | None:
@@ -387,6 +409,7 @@ class Attempt:
 
         try:
             if writer.drain(left):
+                self._finish_artifacts(spare_s)
                 return end
         except (CheckpointError, StorageError) as error:
             if end.cause == "failed":
@@ -403,6 +426,11 @@ class Attempt:
         return AttemptEnd(
             cause="preempted", error=f"{lost} could not be stored within the grace period of {grace_s:g} s"
         )
+
+    def _finish_artifacts(self, spare_s: float) -> None:
+        if self._artifacts is not None:
+            seconds = self.time_left_s()
+            self._artifacts.finish(None if seconds is None else max(0.0, seconds - spare_s))
 
     def close(self) -> None:
         """End the writing of checkpoints, and remove local copies."""

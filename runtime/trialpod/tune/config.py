@@ -131,7 +131,8 @@ class RunConfig:
 
             _check_type(where, "sync_config", self.sync_config, SyncConfig)
             self.sync_config.validate()
-            if self.sync_config.upload_dir is not None and self.storage_path is not None:
+            both = self.sync_config.upload_dir is not None and self.storage_path is not None
+            if both and self.sync_config.own_syncer is None:
                 raise InvalidInputError(
                     f"{where}(storage_path={self.storage_path!r}, sync_config=SyncConfig(upload_dir="
                     f"{self.sync_config.upload_dir!r})): both say where to store; leave upload_dir out"

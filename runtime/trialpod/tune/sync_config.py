@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.errors import InvalidInputError
 from trialpod.tune.arguments import names_nearest
 
 
@@ -21,16 +21,16 @@ class SyncConfig:
     Args:
         sync_period: seconds from one copy to the next; without effect.
         sync_timeout: seconds for one copy; without effect, a copy is tried until it works.
-        sync_artifacts: keep what else trials write into their directories. In a folder it is there anyway; for a
-            bucket `Tuner.fit` refuses it.
-        sync_artifacts_on_checkpoint: without effect unless `sync_artifacts` is set.
+        sync_artifacts: keep what else trials write into their directories. In a folder it is there anyway; to a
+            bucket it is copied after each checkpoint, every five minutes and at a trial's end.
+        sync_artifacts_on_checkpoint: without effect, they are copied then.
         upload_dir: what older scripts call ``RunConfig(storage_path=...)``.
-        syncer: not supported.
+        syncer: copies the experiment's folder on this machine to ``upload_dir`` or ``storage_path``, as a `Syncer` of
+            one's own does; "auto" and None leave that to trialpod. In a cluster it is not used, with a warning.
         sync_on_checkpoint: older scripts' name for what always happens.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
-        NotSupportedError: a `syncer` of one's own.
     """
 
     sync_period: float = 300
@@ -44,13 +44,10 @@ class SyncConfig:
     def __post_init__(self) -> None:
         self.validate()
 
-    def check_place(self, uri: str) -> None:
-        """Raise NotSupportedError when trials' own files are to be copied to a storage elsewhere."""
-        if self.sync_artifacts and uri:
-            raise NotSupportedError(
-                f"SyncConfig(sync_artifacts=True): files that trials write into their directories are not copied to "
-                f"{uri}; put what must survive into a checkpoint, or give storage_path a folder"
-            )
+    @property
+    def own_syncer(self) -> Any:
+        """The script's own syncer, or None."""
+        return None if self.syncer in ("auto", None) else self.syncer
 
     def validate(self) -> None:
         """Raise an error for a value that cannot work."""
@@ -58,10 +55,10 @@ class SyncConfig:
             value = getattr(self, argument)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise InvalidInputError(f"SyncConfig({argument}={value!r}): must be a positive number of seconds")
-        if self.syncer not in ("auto", None):
-            raise NotSupportedError(
-                f"SyncConfig(syncer={self.syncer!r}): another way of copying cannot be plugged in; give "
-                "RunConfig(storage_path=...) a path or s3:// URI and leave syncer out"
+        if self.own_syncer is not None and not callable(getattr(self.syncer, "sync_up", None)):
+            raise InvalidInputError(
+                f'SyncConfig(syncer={self.syncer!r}): must be "auto", None or an object of a Syncer, which has '
+                "sync_up and sync_down"
             )
         if self.upload_dir is not None and (not isinstance(self.upload_dir, str) or not self.upload_dir):
             raise InvalidInputError(f"SyncConfig(upload_dir={self.upload_dir!r}): must be a path or URI, or None")

@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, MissingPathError, NotPicklableError, NotReadyError, refuse_stand_ins
-from trialpod.protocol.messages import TrainableRef
+from trialpod.protocol.messages import CheckpointRules, TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
 from trialpod.tune import script_errors
@@ -259,8 +261,6 @@ class Tuner:
         code = packed_trainable(self._trainable, name=self._facts.name, own_code=own_code, objects=objects)
         state = self._state()
         place, resume = self._place(overrides, backend)
-        if self._run_config.sync_config is not None:
-            self._run_config.sync_config.check_place(place.uri)
         place.check_directory()
         request = self._request(place, overrides)
         if resume is not None and not self._continues(request, backend, overrides):
@@ -281,6 +281,7 @@ class Tuner:
             storage_path=os.path.dirname(place.directory),
             storage_uri=place.uri,
             trainable=write_trainable(code, folder, objects),
+            callbacks=[*request.callbacks, *self._syncing(place, own_code=own_code)],
             resume=resume is not None,
             resume_unfinished=resume is None or resume.unfinished,
             resume_errored=resume is not None and resume.errored,
@@ -368,9 +369,38 @@ class Tuner:
     def _parent(self, overrides: Overrides) -> Place:
         sync = self._run_config.sync_config
         storage = self._run_config.storage_path or (sync.upload_dir if sync is not None else None)
+        if self._copies_to:
+            storage = None if storage == self._copies_to else storage
         found = resolve(overrides.storage_path or storage or overrides.default_storage or DEFAULT_STORAGE)
         above = "" if overrides.run_name else (self._run_config.name or "").rpartition("/")[0]
         return resolve(str(found.named(above))) if above else found
+
+    @property
+    def _copies_to(self) -> str:
+        """Where the script's own syncer copies experiments to; empty where there is none, or it cannot be used."""
+        sync = self._run_config.sync_config
+        if sync is None or sync.own_syncer is None or getattr(open_backend(self._backend), "ships_code", False):
+            return ""
+        storage = str(self._run_config.storage_path or "")
+        return sync.upload_dir or (storage if "://" in storage else "")
+
+    def _syncing(self, place: Place, *, own_code: bool) -> list[Any]:
+        """Return the callback that has the script's own syncer copy the experiment."""
+        sync = self._run_config.sync_config
+        if sync is None or sync.own_syncer is None:
+            return []
+        from trialpod.tune.location.syncing import SyncerCallback
+
+        if own_code:
+            logger.warning(
+                "SyncConfig(syncer=%s(...)) is not used in a cluster: pods share no folder that it could copy; "
+                "trials write to %s directly",
+                type(sync.own_syncer).__name__,
+                place,
+            )
+            return []
+        remote = f"{self._copies_to.rstrip('/')}/{os.path.basename(place.directory)}" if self._copies_to else ""
+        return [SyncerCallback(sync.own_syncer, place.directory, remote)] if remote else []
 
     def _is_named(self, overrides: Overrides) -> bool:
         return bool(overrides.run_name or self._run_config.name)
@@ -458,7 +488,7 @@ class Tuner:
             search_alg=made_search_alg(tuning.search_alg),
             scheduler=self._scheduler_of_fit(made_scheduler(tuning.scheduler)),
             stop=stop,
-            checkpoint_rules=checkpoint_rules(running.checkpoint_config or CheckpointConfig(), facts),
+            checkpoint_rules=self._checkpoint_rules(place),
             max_failures=self._failure.max_failures,
             fail_fast=bool(self._failure.fail_fast),
             resources=resources,
@@ -474,6 +504,12 @@ class Tuner:
             callbacks=[*(running.callbacks or ()), *overrides.made_callbacks()],
             progress_reporter=running.progress_reporter,
         )
+
+    def _checkpoint_rules(self, place: Place) -> CheckpointRules:
+        running = self._run_config
+        rules = checkpoint_rules(running.checkpoint_config or CheckpointConfig(), self._facts)
+        artifacts = bool(place.uri) and running.sync_config is not None and running.sync_config.sync_artifacts
+        return msgspec.structs.replace(rules, artifacts=artifacts)
 
     def _state(self, values: ValueFiles | None = None) -> bytes:
         """Return the contents of ``tuner.pkl``; large values of the search space are stored in `values`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterable, Mapping
@@ -213,4 +214,7 @@ def storable(config: RunConfig) -> tuple[RunConfig, list[str]]:
         config.callbacks = [callback for callback in config.callbacks if keeps(callback)]
     if config.progress_reporter is not None and not keeps(config.progress_reporter):
         config.progress_reporter = None
+    sync = config.sync_config
+    if sync is not None and sync.own_syncer is not None and not keeps(sync.own_syncer):
+        config.sync_config = dataclasses.replace(sync, syncer="auto")
     return config, left_out

@@ -109,7 +109,7 @@ def test_two_places_to_store_are_refused() -> None:
     [
         ({"sync_period": 0}, InvalidInputError),
         ({"sync_timeout": "long"}, InvalidInputError),
-        ({"syncer": object()}, NotSupportedError),
+        ({"syncer": object()}, InvalidInputError),
     ],
 )
 def test_a_sync_config_says_what_has_no_effect_by_refusing_it(arguments: Any, error: type[Exception]) -> None:
@@ -177,10 +177,14 @@ def test_a_change_after_construction_is_checked_by_validate() -> None:
         config.validate()
 
 
-class TestArtifacts:
-    def test_a_folder_has_them_anyway(self) -> None:
-        SyncConfig(sync_artifacts=True).check_place("")
+class TestSyncers:
+    def test_an_object_with_sync_up_is_taken(self) -> None:
+        class Copies:
+            def sync_up(self, local_dir: str, remote_dir: str) -> bool:
+                return True
 
-    def test_a_bucket_does_not_get_them(self) -> None:
-        with pytest.raises(NotSupportedError, match="not copied to s3://ml/runs; put what must survive"):
-            SyncConfig(sync_artifacts=True).check_place("s3://ml/runs")
+        syncer = Copies()
+        assert SyncConfig(syncer=syncer).own_syncer is syncer
+        assert SyncConfig().own_syncer is None
+        assert SyncConfig(syncer=None).own_syncer is None
+        RunConfig(storage_path="here", sync_config=SyncConfig(upload_dir="mine://there", syncer=syncer))

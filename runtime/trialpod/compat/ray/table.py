@@ -123,7 +123,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.tune.suggest.search": ("trialpod.tune.search",),
     **_below("ray.tune.suggest", "trialpod.tune.search", _SEARCH_PARTS),
     **{f"ray.tune.suggest.{name}": (home,) for name, home in _SEARCHERS.items()},
-    "ray.tune.syncer": ("trialpod.tune.sync_config",),
+    "ray.tune.syncer": ("trialpod.tune.sync_config", "trialpod.legacy.syncer"),
     "ray.tune.track": ("trialpod.legacy.track",),
     "ray.tune.trainable": (
         "trialpod.tune.trainable.trainable",
@@ -383,7 +383,7 @@ _CHILDREN: dict[str, tuple[str, str]] = {
     "ray.tune.syncer": (
         "trials write to RunConfig(storage_path=...) directly; nothing has to be synchronised",
         (
-            "CloudSyncer CommandBasedClient NodeSyncer SyncClient Syncer SyncerCallback detect_cluster_syncer "
+            "CloudSyncer CommandBasedClient NodeSyncer SyncClient SyncerCallback detect_cluster_syncer "
             "get_cloud_sync_client get_node_syncer get_node_to_storage_syncer wait_for_sync"
         ),
     ),

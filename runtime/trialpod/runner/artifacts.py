@@ -1,0 +1,135 @@
+"""Keeps what a trial writes into its directory besides checkpoints, where checkpoints go to a storage elsewhere.
+
+Files are copied after each checkpoint, from time to time, and once more at the end of the attempt; only those that
+have changed since. What the experiment writes itself is left out: it is copied by who runs the experiment.
+
+Invariants: a file that cannot be copied ends no trial; it is named in one warning. Nothing is copied once the attempt
+is superseded or its experiment deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trialpod.errors import StorageError
+from trialpod.storage.base import Storage
+from trialpod.storage.layout import (
+    ERROR_FILE,
+    EVENT_FILE_PREFIX,
+    EXPERIMENT_KEY,
+    LOG_FILE,
+    PARAMS_FILE,
+    PICKLED_ERROR_FILE,
+    PICKLED_PARAMS_FILE,
+    PROGRESS_FILE,
+    RESULT_FILE,
+)
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 300.0
+_OURS = {
+    ERROR_FILE, LOG_FILE, PARAMS_FILE, PICKLED_ERROR_FILE, PICKLED_PARAMS_FILE, PROGRESS_FILE, RESULT_FILE,
+}  # fmt: skip
+_OUR_PREFIXES = (".trialpod", "checkpoint_", EVENT_FILE_PREFIX)
+
+
+class ArtifactCopies:
+    """Copies a trial's files in a thread of its own.
+
+    Args:
+        folder: the trial's directory.
+        open_storage: opens where to copy to.
+        marked: the folder above has the experiment's own file, which goes when the experiment is deleted.
+        stopped: whether nothing may be copied any more.
+        period_s: time from one look at the files to the next, without a checkpoint.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        open_storage: Callable[[], Storage],
+        *,
+        marked: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._folder = folder
+        self._open = open_storage
+        self._marked = marked
+        self._stopped = stopped
+        self._period_s = period_s
+        self._known: dict[str, tuple[int, int]] = {}
+        self._storage: Storage | None = None
+        self._warned: set[str] = set()
+        self._wanted = threading.Event()
+        self._last = False
+        self._thread = threading.Thread(target=self._run, name="trialpod-artifacts", daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        """Have the files copied soon."""
+        self._wanted.set()
+
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Copy what has changed and end; return whether there was time for it."""
+        self._last = True
+        self._wanted.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait(self._period_s)
+            self._wanted.clear()
+            last = self._last
+            try:
+                self._copy()
+            except StorageError as error:
+                self._warn("", str(error))
+            if last:
+                return
+
+    def _copy(self) -> None:
+        changed = [(key, stamp) for key, stamp in self._files() if self._known.get(key) != stamp]
+        if not changed:
+            return
+        if self._storage is None:
+            self._storage = self._open()
+        if self._marked and not self._storage.parent().exists(EXPERIMENT_KEY):
+            return
+        for key, stamp in changed:
+            if self._stopped():
+                return
+            try:
+                self._storage.put_file(self._folder / key, key)
+                self._known[key] = stamp
+            except FileNotFoundError:
+                continue
+            except (StorageError, OSError, ValueError) as error:
+                if os.path.lexists(self._folder / key):
+                    self._warn(key, str(error))
+
+    def _files(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        for above, folders, names in os.walk(self._folder):
+            top = Path(above) == self._folder
+            folders[:] = [name for name in folders if not (top and name.startswith(_OUR_PREFIXES))]
+            for name in names:
+                if top and (name in _OURS or name.startswith(_OUR_PREFIXES)):
+                    continue
+                path = Path(above, name)
+                try:
+                    facts = path.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if path.is_file() and not path.is_symlink():
+                    yield str(path.relative_to(self._folder)), (facts.st_mtime_ns, facts.st_size)
+
+    def _warn(self, key: str, problem: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning("%s of the trial is not kept: %s", key or "what else is in the directory", problem)

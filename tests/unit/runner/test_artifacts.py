@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from trialpod.errors import StorageError
+from trialpod.runner.artifacts import ArtifactCopies
+from trialpod.storage.directory import DirectoryStorage
+
+
+class Counting(DirectoryStorage):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.put: list[str] = []
+
+    def put_file(self, local: Path, key: str) -> int:
+        self.put.append(key)
+        if key == "refused":
+            raise StorageError("no room")
+        return super().put_file(local, key)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Counting]:
+    trial, bucket = tmp_path / "trial", tmp_path / "experiment" / "trial"
+    trial.mkdir()
+    bucket.mkdir(parents=True)
+    return trial, Counting(bucket)
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_only_what_the_trial_wrote_itself_is_copied(places: tuple[Path, Counting]) -> None:
+    trial, storage = places
+    write(trial, "a.txt", "deep/er/b.txt", "deep/result.json")
+    write(
+        trial, "result.json", "progress.csv", "log.txt", "params.json", "checkpoint_000001/x", ".trialpod-staging-1/y"
+    )
+    os.symlink("a.txt", trial / "link")
+    copies = ArtifactCopies(trial, lambda: storage)
+    assert copies.finish(10)
+    assert sorted(storage.list()) == ["a.txt", "deep/er/b.txt", "deep/result.json"]
+
+
+def test_unchanged_files_are_copied_once(places: tuple[Path, Counting]) -> None:
+    trial, storage = places
+    write(trial, "a", "b")
+    copies = ArtifactCopies(trial, lambda: storage, period_s=0.01)
+    while sorted(storage.put) != ["a", "b"]:
+        assert copies._thread.is_alive()
+    write(trial, "c")
+    (trial / "b").write_text("longer than before")
+    assert copies.finish(10)
+    assert sorted(storage.put) == ["a", "b", "b", "c"]
+    assert storage.read("b") == b"longer than before"
+
+
+def test_what_cannot_be_copied_is_named_once(places: tuple[Path, Counting], caplog: pytest.LogCaptureFixture) -> None:
+    trial, storage = places
+    write(trial, "refused", "taken")
+    copies = ArtifactCopies(trial, lambda: storage, period_s=0.01)
+    while storage.put.count("refused") < 3:
+        assert copies._thread.is_alive()
+    with caplog.at_level(logging.WARNING):
+        assert copies.finish(10)
+    assert storage.list() == ["taken"]
+    assert caplog.text.count("no room") == 1
+
+
+def test_nothing_is_copied_once_superseded_or_deleted(places: tuple[Path, Counting]) -> None:
+    trial, storage = places
+    write(trial, "a")
+    assert ArtifactCopies(trial, lambda: storage, stopped=lambda: True).finish(10)
+    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
+    assert storage.put == []
+    write(Path(storage.parent().local_path("") or ""), ".trialpod/experiment.json")
+    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
+    assert storage.put == ["a"]
