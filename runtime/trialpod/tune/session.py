@@ -98,6 +98,19 @@ class TrialInfo:
         self.world_size = world_size
 
 
+_REPLACED = ("trial_id", "pid", "hostname", "node_ip", "config", "date", "experiment_tag")
+
+
+def _warn_of_replaced(metrics: dict[str, Any]) -> None:
+    """Say which of a function's first metrics are replaced by facts of the trial."""
+    if found := [name for name in _REPLACED if name in metrics]:
+        import logging
+
+        logging.getLogger(__name__).warning(
+            "tune.report: %s of a result are the trial's own; report yours under other names", ", ".join(found)
+        )
+
+
 class Session:
     """The state behind `report` for one attempt.
 
@@ -181,6 +194,8 @@ class Session:
         time_since_restore = self._time_since_restore + elapsed
         second = int(self._wall())
         if second != self._second:
+            if self._second < 0:
+                _warn_of_replaced(metrics)
             self._second = second
             self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         # In Ray's order, which is that of the columns in progress.csv.
