@@ -185,6 +185,13 @@ def test_unpicklable_stops_fit_before_writing(backend: Any, tmp_path: Path) -> N
     assert backend.requests == []
 
 
+def test_a_config_that_contains_itself_is_named_with_both_places(backend: Any, tmp_path: Path) -> None:
+    layers: list[Any] = [64]
+    layers.append(layers)
+    with pytest.raises(InvalidInputError, match=r"param_space\['net'\]\['layers'\]\[1\] is .*\['layers'\] again"):
+        make(backend, tmp_path, param_space={"net": {"layers": layers}})
+
+
 class Scheduler(FIFOScheduler):
     """One that wants a metric."""
 
