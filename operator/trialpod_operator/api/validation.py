@@ -272,6 +272,10 @@ class Walker:
 
     def _formatted(self, value: Any, path: Path, extra: dict[str, Any]) -> None:
         if isinstance(value, float):
+            device = str(path[-1])
+            if "/" in device and extra["format"] == "quantity" and not value.is_integer():
+                self._report(path, f"{value} is not whole: Kubernetes hands out {device} only as whole devices")
+                return
             self._report(path, f'{value} is not allowed here; write it in quotes: "{value}"')
         elif not isinstance(value, int | str) or isinstance(value, bool):
             if isinstance(value, dict) and path[-1] in ("requests", "limits"):

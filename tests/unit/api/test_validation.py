@@ -145,3 +145,9 @@ def test_what_is_allowed_but_surprising_is_a_warning() -> None:
     report = check_text(json.dumps(document), "m")
     assert report.problems == []
     assert {warning.path for warning in report.warnings} == {"spec.numSamples", "spec.checkpoint.scoreOrder"}
+
+
+def test_part_of_a_device_is_refused_as_such_at_once() -> None:
+    for amount in (0.5, "0.5"):
+        found = _only({"resources": {"nvidia.com/gpu": amount}})
+        assert "0.5 is not whole: Kubernetes hands out nvidia.com/gpu only as whole devices" in found
