@@ -126,6 +126,7 @@ def test_only_scalars_have_defaults() -> None:
     assert defaults == {
         ".spec.checkpoint.frequency": 0,
         ".spec.checkpoint.atEnd": False,
+        ".spec.checkpoint.artifacts": False,
         ".spec.failurePolicy.maxFailures": 0,
         ".spec.failurePolicy.failFast": False,
         ".spec.reusePods": False,
