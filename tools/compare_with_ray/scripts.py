@@ -94,7 +94,7 @@ def run(row: dict[str, str], scripts: Path, command: list[str]) -> dict[str, Any
             "RAY_DEDUP_LOGS": "0",
         }
         done = subprocess.run(
-            [*command, row["script"]],
+            [*command, row["script"], *(row.get("arguments") or "").split()],
             cwd=work,
             env=environ,
             capture_output=True,
