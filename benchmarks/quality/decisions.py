@@ -14,6 +14,7 @@ import json
 import math
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trialpod import tune
@@ -30,6 +31,7 @@ class _Trial:
     def __init__(self, trial_id: str, config: dict[str, Any]) -> None:
         self.trial_id, self.config = trial_id, config
         self.checkpoint = object()
+        self.status = "PAUSED"
         self.last_result: dict[str, Any] = {}
 
 
@@ -39,8 +41,14 @@ class _View:
     def __init__(self) -> None:
         self.paused: dict[str, _Trial] = {}
 
-    def paused_trials(self) -> list[_Trial]:
-        return list(self.paused.values())
+    def paused_trials(self, where: Callable[[_Trial], bool]) -> list[_Trial]:
+        return [trial for trial in self.paused.values() if where(trial)]
+
+    def get_trial(self, trial_id: str) -> _Trial | None:
+        return self.paused.get(trial_id)
+
+    def has_resources_for_trial(self, trial: _Trial) -> bool:
+        return trial.trial_id in self.paused
 
     def pending_trials(self) -> list[_Trial]:
         return []

@@ -72,7 +72,7 @@ class Controller:
     def has_resources_for_trial(self, trial: TrialView) -> bool:
         """Return whether a trial could start now: that is so for those that wait when the scheduler is asked."""
         known = self._trial(trial)
-        return known.trial_id in self._state.pending or known.trial_id in self._state.paused
+        return known.trial_id in self._state.pending or (known.trial_id in self._state.paused and self.admits(known))
 
     @property
     def trial_executor(self) -> Controller:
@@ -83,9 +83,10 @@ class Controller:
         """Return the trials that may start now, first come first."""
         return iter(self._state.pending.values())
 
-    def paused_trials(self) -> Iterable[Trial]:
-        """Return the paused trials that the budget lets run on, first come first."""
-        return filter(self.admits, self._state.paused.values())
+    def paused_trials(self, where: Callable[[Trial], bool] | None = None) -> Iterable[Trial]:
+        """Return the paused trials that the budget lets run on, first come first; `where` leaves out others."""
+        paused: Iterable[Trial] = self._state.paused.values()
+        return filter(self.admits, paused if where is None else filter(where, paused))
 
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation."""

@@ -110,9 +110,9 @@ class SimulatedExperiment:
         """Return the trials that could start now."""
         return iter(self._with_status("PENDING"))
 
-    def paused_trials(self) -> Iterable[TrialView]:
+    def paused_trials(self, where: Callable[[TrialView], bool] | None = None) -> Iterable[TrialView]:
         """Return the paused trials."""
-        return iter(self._with_status("PAUSED"))
+        return filter(where, self._with_status("PAUSED"))
 
     def running_trials(self) -> Iterable[TrialView]:
         """Return the running trials."""

@@ -178,7 +178,7 @@ class AutoScheduler(MetricScheduler):
         self._promote(trial_id)
         time, value = self._time_of(place, result)
         if value is not None and self._stop_not_finite and not value < math.inf:
-            self._leave(place)
+            self._leave(trial_id)
             self._explain("not_finite", 0.0 if time is None else time, value)
             return self.STOP
         if time is None or value is None:
@@ -198,7 +198,7 @@ class AutoScheduler(MetricScheduler):
             self._examine()
         if complete:
             self._completed += 1
-            self._leave(place)
+            self._leave(trial_id)
             self._explain("max_t", time, value, max_t=self._max_t)
             return self.STOP
         if not fresh and not (self._comes_back(trial_id) and number == place.next - 1):
@@ -210,13 +210,13 @@ class AutoScheduler(MetricScheduler):
         place = self._trials.get(trial.trial_id)
         if place is not None and not place.ended:
             self._completed += 1
-            self._leave(place)
+            self._leave(trial.trial_id)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Count the trial no more for promotion; its values stay."""
         place = self._trials.get(trial.trial_id)
         if place is not None:
-            self._leave(place)
+            self._leave(trial.trial_id)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Count the trial no more for promotion, unless it is added again."""
@@ -224,20 +224,19 @@ class AutoScheduler(MetricScheduler):
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
         """Return the trial that gets the free place, by the rule in the module's docstring."""
-        paused = {trial.trial_id: trial for trial in tune_controller.paused_trials()}
-        chosen = (self._promotable(paused) or self._below_first(paused)) if paused else None
+        chosen = self._promotable(tune_controller) or self._below_first(tune_controller)
         if chosen is None:
             for trial in tune_controller.pending_trials():
                 place = self._trials.get(trial.trial_id)
                 if place is not None:
-                    place.waiting = -1  # it was lost before it had paused
+                    self._stop_waiting(place, trial.trial_id)  # it was lost before it had paused
                 return trial
-            if paused and not self._completed and next(iter(tune_controller.running_trials()), None) is None:
-                chosen = self._best_waiting(paused)
+            if not self._completed and next(iter(tune_controller.running_trials()), None) is None:
+                chosen = self._best_waiting(tune_controller)
         if chosen is None:
             return None
-        self._promote(chosen)
-        return paused[chosen]
+        self._promote(chosen.trial_id)
+        return chosen
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return the next rung that counts, `max_t` above the last, and a metric that is not finite."""
@@ -318,6 +317,9 @@ class AutoScheduler(MetricScheduler):
         numbers = {trial_id: place.number for trial_id, place in self._trials.items()}
         for rung, saved in zip(self._rungs, state["rungs"], strict=True):
             rung.set_state(saved, numbers)
+        for trial_id, place in self._trials.items():
+            if place.waiting >= 0:
+                self._rungs[place.waiting].wait(place.number, trial_id)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -345,9 +347,10 @@ class AutoScheduler(MetricScheduler):
             **evidence_of_skips,
         )
         if not saved:
-            self._leave(place)
+            self._leave(trial_id)
             return self.STOP
         place.waiting = number
+        rung.wait(place.number, trial_id)
         return self.PAUSE
 
     def _time_of(self, place: _Place, result: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -402,26 +405,35 @@ class AutoScheduler(MetricScheduler):
         """The first rung that is never skipped: the last one below `max_t`, or where there is none the sixth."""
         return len(self._milestones) - 1 if self._max_t is not None else 5
 
-    def _promotable(self, startable: Mapping[str, Any]) -> str | None:
+    def _promotable(self, controller: ControllerView) -> TrialView | None:
         """Return the trial that deserves the next place, from the highest rung that has one."""
         for number in range(len(self._rungs) - 1, self._first - 1, -1):
             rung = self._rungs[number]
-            kept = int(len(rung.values) / self._eta + 1e-9)
-            for value, _, trial_id in rung.values[:kept]:
-                if trial_id in startable and self._trials[trial_id].waiting == number and value < math.inf:
-                    return trial_id
+            chosen = self._startable(controller, rung, int(len(rung.values) / self._eta + 1e-9))
+            if chosen is not None:
+                return chosen
         return None
 
-    def _below_first(self, startable: Mapping[str, Any]) -> str | None:
+    def _below_first(self, controller: ControllerView) -> TrialView | None:
         """Return the oldest trial that is paused at a rung that is skipped, or at none."""
-        return next((each for each in startable if self._trials[each].waiting < self._first), None)
+        places, first = self._trials, self._first
+        return next(iter(controller.paused_trials(lambda trial: places[trial.trial_id].waiting < first)), None)
 
-    def _best_waiting(self, startable: Mapping[str, Any]) -> str | None:
+    def _best_waiting(self, controller: ControllerView) -> TrialView | None:
         """Return the best paused trial of the highest rung."""
-        for rung in reversed(self._rungs):
-            for value, _, trial_id in rung.values:
-                if trial_id in startable and self._trials[trial_id].waiting >= 0 and value < math.inf:
-                    return trial_id
+        found = (self._startable(controller, rung, len(rung.values)) for rung in reversed(self._rungs))
+        return next((trial for trial in found if trial is not None), None)
+
+    @staticmethod
+    def _startable(controller: ControllerView, rung: _Rung, most: int) -> TrialView | None:
+        """Return the best trial that waits at a rung, is among its best `most`, and can start now."""
+        for entry in rung.waiting:
+            value, number, trial_id = entry
+            if value == math.inf or rung.rank(number, trial_id) > most:
+                return None
+            trial = controller.get_trial(trial_id)
+            if trial is not None and trial.status == "PAUSED" and controller.has_resources_for_trial(trial):
+                return trial
         return None
 
     def _comes_back(self, trial_id: str) -> bool:
@@ -435,11 +447,17 @@ class AutoScheduler(MetricScheduler):
         place = self._trials[trial_id]
         if place.waiting >= 0:
             self._rungs[place.waiting].promoted.add(trial_id)
-            place.waiting = -1
+            self._stop_waiting(place, trial_id)
 
-    @staticmethod
-    def _leave(place: _Place) -> None:
-        place.ended, place.waiting = True, -1
+    def _leave(self, trial_id: str) -> None:
+        place = self._trials[trial_id]
+        place.ended = True
+        self._stop_waiting(place, trial_id)
+
+    def _stop_waiting(self, place: _Place, trial_id: str) -> None:
+        if place.waiting >= 0:
+            self._rungs[place.waiting].run_on(place.number, trial_id)
+            place.waiting = -1
 
 
 class _Place:
@@ -465,16 +483,25 @@ class _Place:
 
 
 class _Rung:
-    """The values of one rung, best first, and who was promoted from it."""
+    """The values of one rung, best first, and who waits there, best first, or was promoted from it."""
 
     def __init__(self) -> None:
         self.values: list[tuple[float, int, str]] = []  # (-value, number of the trial, trial_id), sorted
+        self.waiting: list[tuple[float, int, str]] = []
         self.raw: dict[str, float] = {}
         self.promoted: set[str] = set()
 
     def add(self, value: float, number: int, trial_id: str) -> None:
         self.raw[trial_id] = value
         insort(self.values, self._entry(number, trial_id))
+
+    def wait(self, number: int, trial_id: str) -> None:
+        """A trial waits here."""
+        insort(self.waiting, self._entry(number, trial_id))
+
+    def run_on(self, number: int, trial_id: str) -> None:
+        """A trial waits no more."""
+        del self.waiting[bisect_left(self.waiting, self._entry(number, trial_id))]
 
     def rank(self, number: int, trial_id: str) -> int:
         """Return the rank of a trial among those that reached the rung, 1 being the best."""
@@ -494,6 +521,7 @@ class _Rung:
         self.raw = {trial_id: float(value) for trial_id, value in state["values"]}
         self.values = [self._entry(numbers[trial_id], trial_id) for trial_id in self.raw]
         self.promoted = set(state["promoted"])
+        self.waiting = []
 
     def _entry(self, number: int, trial_id: str) -> tuple[float, int, str]:
         value = self.raw[trial_id]

@@ -19,7 +19,7 @@ Two methods have no counterpart in Ray:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,8 +106,12 @@ class ControllerView(Protocol):
         """Return the trials that could start now, first come first."""
         ...
 
-    def paused_trials(self) -> Iterable[TrialView]:
-        """Return the trials that a scheduler paused and that could continue, first come first."""
+    def paused_trials(self, where: Callable[[TrialView], bool] | None = None) -> Iterable[TrialView]:
+        """Return the trials that a scheduler paused and that could continue, first come first.
+
+        Args:
+            where: leaves out trials for which it is false, before it is worked out whether they could continue.
+        """
         ...
 
     def running_trials(self) -> Iterable[TrialView]:
