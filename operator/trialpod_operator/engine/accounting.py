@@ -32,7 +32,7 @@ from typing import Any
 from trialpod_operator.api.gpus import is_gpu
 from trialpod_operator.engine.choices import is_early_stop
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.engine.state import State
+from trialpod_operator.engine.state import InUse, State
 from trialpod_operator.engine.trial import ERROR, Trial
 
 USEFUL, STOPPED, LOST, FAILED = "useful", "stopped", "lost", "failed"
@@ -53,7 +53,8 @@ def start_work(state: State, trial: Trial, resources: Mapping[str, float]) -> No
     """The current attempt's process has started its work, with these amounts. Repeated: no change."""
     if trial.current.working_since is None:
         trial.start_work(state.clock.now, {**resources, TRIAL: 1.0})
-        state.in_use = None
+        if state.in_use is not None:
+            state.in_use.add(trial.current.resources, state.clock.now)
 
 
 def end_attempt(state: State, trial: Trial, now: float, outcome: str | None) -> None:
@@ -72,8 +73,9 @@ def end_attempt(state: State, trial: Trial, now: float, outcome: str | None) -> 
     kept = dict(trial.kept)
     for name, amount in current.resources.items():
         kept[name] = kept.get(name, 0.0) + amount * (whole - rest)
+    if state.in_use is not None:
+        state.in_use.remove(current.resources, current.working_since)
     trial.end_work(kept)
-    state.in_use = None
 
 
 def end_trial(state: State, trial: Trial, status: str) -> None:
@@ -91,28 +93,25 @@ def saved_all(trial: Trial) -> bool:
 
 def in_use(state: State) -> Amounts:
     """Return what the running attempts have at this moment."""
-    return dict(_in_use(state)[0])
+    return dict(_in_use(state).amounts)
 
 
 def used(state: State, now: float) -> Amounts:
     """Return the resource-seconds that all attempts have taken so far, running ones included."""
-    amounts, since = _in_use(state)
+    running = _in_use(state)
     total = dict(state.account.spent)
-    for name, amount in amounts.items():
-        total[name] = total.get(name, 0.0) + max(0.0, amount * now - since[name])
+    for name, amount in running.amounts.items():
+        total[name] = total.get(name, 0.0) + max(0.0, amount * now - running.since[name])
     return total
 
 
-def _in_use(state: State) -> tuple[Amounts, Amounts]:
-    """Return the amounts in use, and of each the sum of amount times beginning."""
+def _in_use(state: State) -> InUse:
+    """Return what the running attempts have; from the first time on, each change of one keeps it up to date."""
     if state.in_use is None:
-        amounts: Amounts = {}
-        since: Amounts = {}
-        for trial in state.running_trials():  # in their order, so that the sums are the same in a replay
-            for name, amount in trial.current.resources.items():
-                amounts[name] = amounts.get(name, 0.0) + amount
-                since[name] = since.get(name, 0.0) + amount * (trial.current.working_since or 0.0)
-        state.in_use = amounts, since
+        state.in_use = InUse()
+        for trial in state.running.values():
+            if trial.current.working_since is not None:
+                state.in_use.add(trial.current.resources, trial.current.working_since)
     return state.in_use
 
 
@@ -140,7 +139,7 @@ def runs_out_at(state: State, now: float) -> float | None:
     """Return when the first budget is used up if all continues as it is, in seconds since the epoch; None: never."""
     ends = []
     for _, kind, hours in limits(state.required_settings):
-        amounts = _in_use(state)[0]
+        amounts = _in_use(state).amounts
         rate = sum(amounts[name] for name in _counted(amounts, kind))
         if rate > 0:
             ends.append(now + max(0.0, hours * HOUR_S - _taken(state, kind, now)) / rate)
@@ -154,11 +153,11 @@ def hours_used(state: State, kind: str, now: float) -> float:
 
 def _taken(state: State, kind: str, now: float) -> float:
     """Return the device-seconds taken of what a budget counts, as `used` has them."""
-    spent, (amounts, since) = state.account.spent, _in_use(state)
+    spent, running = state.account.spent, _in_use(state)
     total = 0.0
-    for name in _counted({**spent, **amounts}, kind):
-        running = amounts[name] * now - since[name] if name in amounts else 0.0
-        total += spent.get(name, 0.0) + max(0.0, running)
+    for name in _counted({**spent, **running.amounts}, kind):
+        taken = running.amounts[name] * now - running.since[name] if name in running.amounts else 0.0
+        total += spent.get(name, 0.0) + max(0.0, taken)
     return total
 
 
@@ -215,5 +214,5 @@ def _in_hours(name: str, seconds: float) -> float:
 
 def resource_names(state: State, more: Iterable[str] = ()) -> list[str]:
     """Return the resources that the account knows, or will soon, trial first; `more` are those asked for."""
-    known = {TRIAL, *more, *state.account.spent, *_in_use(state)[0]}
+    known = {TRIAL, *more, *state.account.spent, *_in_use(state).amounts}
     return sorted(known, key=lambda name: (name != TRIAL, name))

@@ -16,7 +16,9 @@ takes each doubling for as good as the one before it, and knows nothing of the s
 their next rung, or to their end where the scheduler has none.
 
 Invariants: a trial's cost per iteration is what the account says it took, the mean of all for one that has shown
-nothing; nothing is held back before there is a mean. What is decided here is recorded in `Choices`.
+nothing; nothing is held back before there is a mean. What is decided here is recorded in `Choices`. What running
+trials have ahead of them is worked out again when one in `OUTDATED_PART` of them may have changed, so that an event
+costs the same however many run; it is in the snapshot, so that a restart changes no decision.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any, NamedTuple
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.actions import ActionList
 from trialpod_operator.engine.algorithms import Algorithms
-from trialpod_operator.engine.state import State
+from trialpod_operator.engine.state import Ahead, State
 from trialpod_operator.engine.trial import ERROR, PAUSED, TERMINATED, Trial
 
 ITERATION = "training_iteration"
@@ -37,6 +39,10 @@ MIN_TRIALS = 20
 
 MANY_TRIALS = 50
 """With more trials a budget is no longer looked at as too small for one."""
+
+
+OUTDATED_PART = 16
+"""With no more running trials than this, each change counts at once."""
 
 
 class BudgetReport(NamedTuple):
@@ -107,7 +113,7 @@ class BudgetPlan:
         """Return whether the winner is being named: no other trial starts in between."""
         if self._state.required_settings.repeats is None:
             return False
-        return any(trial.repeat_of and not trial.ended for trial in reversed(self._state.get_trials()))
+        return any(not trial.ended for trial in self._state.standings.repeats)
 
     def admits(self, trial: Trial) -> bool:
         """Return whether a paused trial may run on to its next rung."""
@@ -209,7 +215,7 @@ class BudgetPlan:
         repeats, mean = settings.repeats, self._mean_rate(kind, now, survey)
         more = 0.0
         if repeats is not None:
-            done_repeats = sum(trial.ended for trial in self._state.get_trials() if trial.repeat_of)
+            done_repeats = sum(trial.ended for trial in self._state.standings.repeats)
             more = max(0, repeats.top * repeats.times - done_repeats) * full * mean
         return min((max(0.0, full - done) * rate + more) / accounting.HOUR_S, hours / 2)
 
@@ -234,18 +240,13 @@ class BudgetPlan:
         if not survey.iterations:
             return True
         full = self._full_training(survey)
-        runs = [trial for trial in self._state.running_trials() if trial is not candidate]
         for _, kind, hours in accounting.limits(self._state.required_settings):
             mean = self._mean_rate(kind, now, survey)
             left = hours * accounting.HOUR_S - accounting.hours_used(self._state, kind, now) * accounting.HOUR_S
-            stretches, rests = 0.0, [0.0]
-            for trial in [*runs, candidate]:
-                at = 0.0 if trial is None else float(trial.iteration)
-                rate = mean if trial is None else self._rate(trial, kind, now, survey)
-                until = self._next_stop(trial, full)
-                stretches += max(0.0, until - at) * rate
-                if full is not None:
-                    rests.append(max(0.0, full - until) * rate)
+            ahead = self._ahead(kind, full, now, survey)
+            known = 0.0 if candidate is None else ahead.stretches.get(candidate.trial_id, 0.0)
+            stretch, rest = self._stretch(candidate, kind, full, now, survey)
+            stretches, rests = ahead.total - known + stretch, [ahead.longest, rest]
             best = survey.best
             if full is not None and best is not None and best.status == PAUSED:
                 rests.append(max(0.0, full - best.iteration) * self._rate(best, kind, now, survey))
@@ -256,6 +257,28 @@ class BudgetPlan:
             if left < stretches + reserve:
                 return False
         return True
+
+    def _ahead(self, kind: str, full: float | None, now: float, survey: _Survey) -> Ahead:
+        """Return what the running trials have ahead of them."""
+        budget, running = self._state.budget, self._state.running
+        if kind not in budget.ahead or budget.changes * OUTDATED_PART >= max(1, len(running)):
+            trials, found = self._state.running_trials(), {}
+            for _, each, _ in accounting.limits(self._state.required_settings):
+                parts = {trial.trial_id: self._stretch(trial, each, full, now, survey) for trial in trials}
+                stretches = {trial_id: stretch for trial_id, (stretch, _) in parts.items()}
+                longest = max((rest for _, rest in parts.values()), default=0.0)
+                found[each] = Ahead(stretches, math.fsum(stretches.values()), longest)
+            budget.foresee(found)
+        return budget.ahead[kind]
+
+    def _stretch(
+        self, trial: Trial | None, kind: str, full: float | None, now: float, survey: _Survey
+    ) -> tuple[float, float]:
+        """Return the device-seconds until a trial is judged next, and from there to its end; None is a new trial."""
+        at = 0.0 if trial is None else float(trial.iteration)
+        rate = self._mean_rate(kind, now, survey) if trial is None else self._rate(trial, kind, now, survey)
+        until = self._next_stop(trial, full)
+        return max(0.0, until - at) * rate, 0.0 if full is None else max(0.0, full - until) * rate
 
     def _next_stop(self, trial: Trial | None, full: float | None) -> float:
         """Return the iteration to which a trial runs before it is judged again."""
@@ -284,20 +307,9 @@ class BudgetPlan:
         return accounting.hours_used(self._state, kind, now) * accounting.HOUR_S / max(1, survey.iterations)
 
     def _survey(self) -> _Survey:
-        sign = 1.0 if self._state.required_settings.mode == "max" else -1.0
-        best, score, measured, longest, iterations = None, -math.inf, 0, 0, 0
-        for trial in self._state.get_trials():
-            iterations += trial.max_iteration
-            if trial.repeat_of:
-                continue
-            if trial.status == TERMINATED and not trial.stopped:
-                longest = max(longest, trial.iteration)
-            if trial.value is None or not math.isfinite(trial.value):
-                continue
-            measured += 1
-            if sign * trial.value > score:
-                best, score = trial, sign * trial.value
-        return _Survey(best, measured, longest, iterations)
+        standings = self._state.standings
+        best = standings.best(self._state.get_trials(), self._state.required_settings.mode)
+        return _Survey(best, standings.measured, standings.longest, standings.iterations)
 
 
 def _by_kind(settings: Any, kind: str) -> list[tuple[str, str, float]]:

@@ -125,14 +125,14 @@ class Results:
                 self._endings.complete(trial, result)
                 ends = True
         self._deadline.note(trial)
-        trial.set_last_result(bytes(event.results[-1]), _iteration(shown[-1]))
+        self._state.set_last_result(trial, bytes(event.results[-1]), _iteration(shown[-1]))
         self._state.count_results(len(shown))
         self._state.standings.begun(trial)
         self._actions.add(ResultsApplied(trial, event.attempt, shown, opened))
 
     def add_checkpoints(self, trial: Trial, committed: list[CheckpointInfo]) -> None:
         """Add checkpoints that the trial's attempt committed."""
-        if trial.add_checkpoints(committed, self._state.clock.now):
+        if self._state.add_checkpoints(trial, committed):
             self._deadline.note(trial)
             self._state.run_user_code()
             self._state.end_exploit(trial)

@@ -17,7 +17,7 @@ from trialpod.tune.plugins.objectives import (
     pareto_front,
     to_minimize,
 )
-from trialpod_operator.engine.trial import Trial
+from trialpod_operator.engine.trial import TERMINATED, Trial
 
 MAX_OUTDATED = 64
 """Entries of values that trials no longer have, beside one for each trial; then the order is made again."""
@@ -31,6 +31,9 @@ class Standings:
         disruptions: of all trials.
         starting: ids of the trials whose attempt was started, and no process runs it yet.
         repeats: the trials that repeat others.
+        iterations: of all trials, each as far as it ever came.
+        measured: how many trials have a finite value; repeats do not count.
+        longest: iterations of the longest trial that came to its own end; repeats do not count.
     """
 
     def __init__(self) -> None:
@@ -38,6 +41,9 @@ class Standings:
         self.disruptions = 0
         self.starting: set[str] = set()
         self.repeats: list[Trial] = []
+        self.iterations = 0
+        self.measured = 0
+        self.longest = 0
         self._sign = 1.0
         self._order: list[tuple[float, int, Trial]] | None = None  # heap; None until somebody asks for the best
         self._front: dict[str, tuple[tuple[float, ...], Trial]] | None = None  # by trial; None until it is asked for
@@ -47,8 +53,12 @@ class Standings:
         """Take in a trial, new or stored."""
         self.failures += trial.failures
         self.disruptions += trial.disruptions
+        self.iterations += trial.max_iteration
         if trial.repeat_of:
             self.repeats.append(trial)
+        elif trial.value is not None and math.isfinite(trial.value):
+            self.measured += 1
+        self.ended(trial)
         self.begun(trial)
 
     def begun(self, trial: Trial) -> None:
@@ -58,9 +68,22 @@ class Standings:
         else:
             self.starting.discard(trial.trial_id)
 
-    def valued(self, trial: Trial) -> None:
-        """The trial has another value."""
-        if self._order is None or trial.repeat_of or trial.value is None or not math.isfinite(trial.value):
+    def progressed(self, trial: Trial, before: int) -> None:
+        """The trial came further than `before`, or begins again from there."""
+        self.iterations += trial.max_iteration - before
+
+    def ended(self, trial: Trial) -> None:
+        """The trial may have come to its own end."""
+        if trial.status == TERMINATED and not trial.stopped and not trial.repeat_of:
+            self.longest = max(self.longest, trial.iteration)
+
+    def valued(self, trial: Trial, before: float | None) -> None:
+        """The trial has another value than `before`."""
+        if trial.repeat_of or trial.value is None or not math.isfinite(trial.value):
+            return
+        if before is None or not math.isfinite(before):
+            self.measured += 1
+        if self._order is None:
             return
         heapq.heappush(self._order, (-self._sign * trial.value, trial.index, trial))
 

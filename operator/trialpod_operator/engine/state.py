@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import msgspec
 
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.messages import AttemptEnd
+from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
 from trialpod_operator.engine.choices import ActiveExploit, Change, Created
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.standings import Standings
@@ -75,12 +76,36 @@ class Account(msgspec.Struct, kw_only=True, omit_defaults=True):
         _add(self.outcomes.setdefault(outcome, {}), seconds)
 
 
+class Ahead(msgspec.Struct, array_like=True, frozen=True):
+    """What the running trials have ahead of them, in device-seconds.
+
+    Attributes:
+        stretches: of each trial, until it is judged next.
+        total: of them all.
+        longest: the longest way that any of them has after that.
+    """
+
+    stretches: dict[str, float]
+    total: float
+    longest: float
+
+
 class BudgetProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What came of the hours, and whether more are worth it; see `budget_plan`."""
 
     improvements: list[tuple[float, float, float]] = []  # trial-seconds, GPU-seconds and the new best value
     closing: dict[str, Any] | None = None  # why no trial starts any more
     evaluating: bool = False  # repeats were created: no new config, unless the budget is edited
+    ahead: dict[str, Ahead] = {}  # by what is counted
+    changes: int = 0  # batches of results and changes of a trial's status since `ahead` was worked out
+
+    def change(self) -> None:
+        """Something happened that `ahead` does not know of."""
+        self.changes += 1
+
+    def foresee(self, ahead: dict[str, Ahead]) -> None:
+        """Replace what running trials have ahead of them."""
+        self.ahead, self.changes = ahead, 0
 
     def improves(self, value: float, sign: float) -> bool:
         """Return whether a value is the best so far."""
@@ -161,6 +186,41 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     warned: list[str] = []  # keys of the warnings that are given once
 
 
+class InUse:
+    """What the running attempts have of each resource at this moment.
+
+    The sums are exact, so they do not depend on the order in which attempts begin and end: a replay has the same.
+
+    Attributes:
+        amounts: in use, by resource.
+        since: the sum of amount times the beginning in seconds since the epoch, by resource.
+    """
+
+    def __init__(self) -> None:
+        self.amounts: dict[str, float] = {}
+        self.since: dict[str, float] = {}
+        self._exact: dict[str, tuple[int, Fraction, Fraction]] = {}  # attempts, and the two sums
+
+    def add(self, resources: Mapping[str, float], since: float) -> None:
+        """An attempt works with these since then."""
+        self._change(resources, Fraction(since), 1)
+
+    def remove(self, resources: Mapping[str, float], since: float) -> None:
+        """The attempt that was added with these ends."""
+        self._change(resources, Fraction(since), -1)
+
+    def _change(self, resources: Mapping[str, float], since: Fraction, sign: int) -> None:
+        for name, amount in resources.items():
+            number, amounts, beginnings = self._exact.get(name, (0, Fraction(), Fraction()))
+            exact = sign * Fraction(amount)
+            number, amounts, beginnings = number + sign, amounts + exact, beginnings + exact * since
+            if number:
+                self._exact[name] = number, amounts, beginnings
+                self.amounts[name], self.since[name] = float(amounts), float(beginnings)
+            else:
+                del self._exact[name], self.amounts[name], self.since[name]
+
+
 class State:
     """Trials with their queues, and the experiment's own fields."""
 
@@ -179,7 +239,7 @@ class State:
         self.counts: dict[str, int] = {}
         self.pins: Counter[tuple[str, str]] = Counter()  # (trial_id, name): checkpoints that others start from
         self.standings = Standings()
-        self.in_use: tuple[dict[str, float], dict[str, float]] | None = None  # cache of `accounting`
+        self.in_use: InUse | None = None  # what running attempts have; None until `accounting` needs it
         self._ordered: list[Trial] = []
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
 
@@ -238,6 +298,7 @@ class State:
     def move(self, trial: Trial, status: str) -> None:
         """Change a trial's status, and with it the queue that it is in."""
         trial_id = trial.trial_id
+        self.budget.change()
         if trial.status == RUNNING:
             self.running.pop(trial_id, None)
             self.standings.starting.discard(trial_id)
@@ -258,6 +319,8 @@ class State:
         elif status == RUNNING:
             self.running[trial_id] = trial
             self.standings.starting.add(trial_id)
+        else:
+            self.standings.ended(trial)
 
     def wake(self) -> None:
         """Queue the trials whose time has come."""
@@ -291,7 +354,8 @@ class State:
             return None
         if change.start is not None:
             active = ActiveExploit(change.source, change.start, trial.params, trial.tag)
-            trial.max_iteration = change.start.checkpoint.iteration
+            before, trial.max_iteration = trial.max_iteration, change.start.checkpoint.iteration
+            self.standings.progressed(trial, before)
         trial.set_config(change.params, change.tag)
         self._set_exploit(trial, None, active)
         return change
@@ -336,14 +400,29 @@ class State:
     def reopen_trial(self, trial: Trial, *, from_scratch: bool) -> None:
         """Let the user retry an ended trial; its failures are counted again."""
         self.standings.failures -= trial.failures
+        before = trial.max_iteration
         trial.reopen(from_scratch=from_scratch)
+        self.standings.progressed(trial, before)
 
     def record_value(self, trial: Trial, number: float, iteration: int | None) -> None:
         """Store a value of the metric."""
         before = trial.value
         trial.record_value(number, iteration)
         if trial.value != before:
-            self.standings.valued(trial)
+            self.standings.valued(trial, before)
+
+    def set_last_result(self, trial: Trial, result: bytes, iteration: int | None) -> None:
+        """Store the last result of a batch, and how far the trial came with it."""
+        before = trial.max_iteration
+        trial.set_last_result(result, iteration)
+        self.standings.progressed(trial, before)
+
+    def add_checkpoints(self, trial: Trial, committed: list[CheckpointInfo]) -> bool:
+        """Add checkpoints that the trial's attempt committed; return whether any is new."""
+        before = trial.max_iteration
+        new = trial.add_checkpoints(committed, self.clock.now)
+        self.standings.progressed(trial, before)
+        return new
 
     def record_point(self, trial: Trial, point: list[float]) -> None:
         """Store a trial's values of all objectives."""
@@ -367,6 +446,7 @@ class State:
         """The user's code reported so many results."""
         self.run_user_code()
         self.flags.results += number
+        self.budget.change()
 
     def measure(self) -> None:
         """A trial reported the metric."""

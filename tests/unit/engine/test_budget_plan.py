@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from engine_support import ListSearch, Shell
 
+from python_steps import count
 from trialpod.protocol.messages import AttemptEnd, StopRule
 from trialpod.tune.schedulers.auto import AutoScheduler
 from trialpod_operator.engine import accounting, events
@@ -110,6 +111,12 @@ class TestReserve:
         assert (trials.best.status, trials.best.iteration) == (TERMINATED, FULL)
         assert trials.used <= hours
 
+    def test_many_trials_at_a_time_leave_enough_for_the_winner(self) -> None:
+        trials = Trials(60, max_concurrent=40)
+        trials.play()
+        assert (trials.best.status, trials.best.iteration) == (TERMINATED, FULL)
+        assert trials.used <= 60
+
     def test_the_number_of_trials_follows_from_the_budget(self) -> None:
         found = []
         for hours in (3, 6, 12):
@@ -144,6 +151,20 @@ class TestReserve:
         trials = Trials(3, plans_budget=False)
         trials.play()
         assert trials.engine.state.flags.state == "Stopped"
+
+
+def steps_per_event(running: int) -> float:
+    """Return how many lines a batch of results takes, on average, while so many trials run."""
+    trials = Trials(10_000, max_concurrent=running)
+    for _ in range(3):
+        trials.step()
+    return count(trials.step) / running
+
+
+class TestCost:
+    def test_of_an_event_does_not_grow_with_the_running_trials(self) -> None:
+        # Each of some events looks at all of them, so that on average an event looks at as many trials.
+        assert steps_per_event(400) < 1.5 * steps_per_event(40)
 
 
 class TestNotWorth:
@@ -208,7 +229,7 @@ class TestExpectedGain:
         assert budget.improvements[-1][2] == 499.0
 
 
-@pytest.mark.parametrize("changes", [{}, {"stop_when_not_worth": 1e6}])
+@pytest.mark.parametrize("changes", [{}, {"stop_when_not_worth": 1e6}, {"max_concurrent": 40}])
 def test_replayed_to_any_event_it_is_the_same_experiment(changes: dict[str, Any]) -> None:
     trials = Trials(5, **changes)
     trials.play()

@@ -21,12 +21,14 @@ from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import uniform
 from trialpod_operator.cluster.status.build import experiment_status
+from trialpod_operator.engine.accounting import in_use, used
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import (
     AnyEvent,
     AttemptEnded,
     AttemptStarted,
     ResultsReceived,
+    RetryRequested,
     SettingsObserved,
     TimerFired,
 )
@@ -83,8 +85,8 @@ def with_finished(scheduler: str, finished: int, objectives: Sequence[Objective]
     return engine
 
 
-def result(trial: Trial, score: float) -> ResultsReceived:
-    raw = msgspec.Raw(msgspec.msgpack.encode({"score": score, "training_iteration": 1}))
+def result(trial: Trial, score: float, iteration: int = 1) -> ResultsReceived:
+    raw = msgspec.Raw(msgspec.msgpack.encode({"score": score, "training_iteration": iteration}))
     first = trial.current.received + 1
     return ResultsReceived(trial_id=trial.trial_id, attempt=trial.attempt, first=first, results=[raw])
 
@@ -146,11 +148,18 @@ class TestStandings:
             score = choose.choice([choose.uniform(-2, 2), 0.5, math.nan, math.inf])
             cause = choose.choice(["completed", "failed", "lost", "preempted"])
             events: list[AnyEvent] = [
-                AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=choose.choice([0, 7])),
-                result(trial, score),
+                AttemptStarted(
+                    trial_id=trial.trial_id,
+                    attempt=trial.attempt,
+                    pid=choose.choice([0, 7]),
+                    resources=choose.choice([{}, {"cpu": 0.1}, {"cpu": 0.7, "nvidia.com/gpu": 1.0}]),
+                ),
+                result(trial, score, choose.randint(1, 5)),
                 AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=AttemptEnd(cause=cause)),  # type: ignore[arg-type]  # a cause
             ]
             engine.apply(choose.choices(events, (1, 3, 1))[0], 1e9 + step)
+            if choose.random() < 0.1:
+                engine.apply(RetryRequested(from_scratch=choose.random() < 0.5, token=str(step)), 1e9 + step)
             if choose.random() < 0.1:
                 before, engine = engine, make_engine("fifo", 12)
                 engine.restore(before.snapshot())
@@ -209,3 +218,18 @@ def check(state: State) -> None:
     assert state.standings.starting == {
         trial.trial_id for trial in trials if trial.running and not (trial.current.pid or trial.current.received)
     }
+    assert state.standings.iterations == sum(trial.max_iteration for trial in trials)
+    assert state.standings.measured == sum(trial.value is not None and math.isfinite(trial.value) for trial in trials)
+    own_ends = [trial.iteration for trial in trials if trial.status == TERMINATED and not trial.stopped]
+    assert state.standings.longest == max(own_ends, default=0)
+    working = [trial for trial in trials if trial.running and trial.current.working_since is not None]
+    amounts: dict[str, float] = {}
+    for name, amount in [each for trial in working for each in trial.current.resources.items()]:
+        amounts[name] = amounts.get(name, 0) + amount
+    assert in_use(state) == pytest.approx(amounts)
+    now, spent = state.clock.now + 5, state.account.spent
+    taken = {name: spent.get(name, 0.0) for name in {*spent, *amounts}}
+    for trial in working:
+        for name, amount in trial.current.resources.items():
+            taken[name] += amount * (now - (trial.current.working_since or 0))
+    assert used(state, now) == pytest.approx(taken)
