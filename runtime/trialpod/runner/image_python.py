@@ -30,7 +30,7 @@ UNFIT = 125
 """Exit status: no Python of the image can run a trial."""
 
 NEEDED = {"msgspec": ((0, 21), "abi"), "minio": ((7, 2, 20), "common")}
-"""Least versions of what the image may have too, and the folder of packages that goes first where one is older."""
+"""Least versions of what the image may have too, and the entry of sys.path that goes first where one is older."""
 
 DECIDER = "trialpod_operator.decider"
 _NAMES = ("python", "python3")
@@ -93,7 +93,7 @@ def plan(module: str, volume: Path, environ: Mapping[str, str]) -> tuple[list[st
     if "trialpod" in names:
         return command, dict(environ)
     folders = _folders(found, volume / "packages")
-    first = [volume / "code"]
+    first = [volume / "code.zip"]
     for name, (least, folder) in NEEDED.items():
         if name in names and _numbers(names[name]) < least:
             first.append(folders[folder])
@@ -161,7 +161,12 @@ def _folders(found: Mapping[str, Any], packages: Path) -> dict[str, Path]:
             f"the image has Python {version}, which {what}; a Trainable runs on {span}: use an image with one of "
             f"these, {else_}"
         )
-    return {"abi": abi, "library": packages / library, "common": packages / "common"}
+    return {
+        "abi": abi,
+        "library": packages / library,
+        "common": packages / "common.zip",
+        "files": packages / "common",
+    }
 
 
 if __name__ == "__main__":

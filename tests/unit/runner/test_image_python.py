@@ -64,20 +64,21 @@ class TestWhatItGets:
         mine = volume / f"packages/cp{sys.version_info[0]}{sys.version_info[1]}-glibc"
         mine.mkdir(exist_ok=True)
         _, found = plan(POD, volume, {"PATH": f"{tmp_path}/bin"})
-        assert found["PYTHONPATH"] == f"{volume}/code"
+        assert found["PYTHONPATH"] == f"{volume}/code.zip"
 
     @pytest.mark.parametrize("library", ["glibc", "musl"])
     def test_one_without_gets_the_packages_of_its_python(self, library: str, tmp_path: Path, volume: Path) -> None:
         environ = {**image(tmp_path, suffix=SUFFIXES[library]), "PYTHONPATH": "/app"}
         _, found = plan(POD, volume, environ)
         packages = volume / "packages"
-        assert found["PYTHONPATH"] == f"{volume}/code:/app"
-        assert found[variables.PACKAGES] == f"{packages}/cp313-{library}:{packages}/{library}:{packages}/common"
+        assert found["PYTHONPATH"] == f"{volume}/code.zip:/app"
+        names = (f"cp313-{library}", library, "common.zip", "common")
+        assert found[variables.PACKAGES] == ":".join(f"{packages}/{name}" for name in names)
 
     def test_packages_that_are_too_old_come_second(self, tmp_path: Path, volume: Path) -> None:
         environ = image(tmp_path, names={"msgspec": "0.18.6", "minio": "7.2.20"})
         _, found = plan(POD, volume, environ)
-        assert found["PYTHONPATH"] == f"{volume}/code:{volume}/packages/cp313-glibc"
+        assert found["PYTHONPATH"] == f"{volume}/code.zip:{volume}/packages/cp313-glibc"
 
     def test_packages_of_the_image_go_first(self, tmp_path: Path) -> None:
         """As the started Python sees it: what it has is found before what the volume has."""

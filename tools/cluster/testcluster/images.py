@@ -45,7 +45,8 @@ int main(void) {
 """
 _EXTRAS = "operator,examples"
 _SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "tools/requirements_of",
-            "tools/make_portable_runtime", "tools/make_runtime_packages", "requirements/image.txt")  # fmt: skip
+            "tools/make_portable_runtime", "tools/make_runtime_packages", "tools/runtime_packing.py",
+            "requirements/image.txt")  # fmt: skip
 _SOURCE_FOLDERS = ("runtime", "operator", "examples/digits")
 
 

@@ -77,7 +77,7 @@ def inject(pod_spec: Json, container: Json, image: str, path: str, *, packages: 
         TemplateError: the template has something of its own in that place or of that name.
     """
     mount = {"name": VOLUME, "mountPath": names.RUNTIME_DIR}
-    parts = ("bin", "lib", *(("code", "packages") if packages else ()))
+    parts = ("bin", "lib", *(("code.zip", "packages") if packages else ()))
     copier: Json = {
         "name": CONTAINER,
         "image": image,
