@@ -29,13 +29,13 @@ _CRYPTO = (
 
 
 def is_needed(file: PurePath) -> bool:
-    """Return whether the runtime needs a file of a wheel, whose path is given as in the wheel."""
+    """Return whether the runtime needs a file or folder of a wheel, whose path is given as in the wheel."""
     if file.suffix in (".pyc", ".pyi") or ".." in file.parts or file.parts[0].endswith(".dist-info"):
         return False
     if file.parts[0] == "Crypto":
         inside = PurePath(*file.parts[1:])
         return any(len(inside.parts) == pattern.count("/") + 1 and inside.match(pattern) for pattern in _CRYPTO)
-    return not any(f"/{each}/" in f"/{file}" for each in _LEFT_OUT)
+    return not any(f"/{each}/" in f"/{file}/" for each in _LEFT_OUT)
 
 
 def is_pure(place: Path) -> bool:

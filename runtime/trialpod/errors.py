@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a line to an exception's traceback; Python 3.10, which trials may have, shows none."""
+    if add := getattr(error, "add_note", None):
+        add(note)
+
+
 class TrialpodError(Exception):
     """Base class of every error that trialpod raises on purpose.
 

@@ -86,6 +86,7 @@ class TestWhatIsNeeded:
             ("minio/api.py", True),
             ("minio-7.2.20.dist-info/METADATA", False),
             ("cffi/api.py", False),
+            ("cffi", False),
             ("_cffi_backend.cpython-311-x86_64-linux-gnu.so", True),
             ("Crypto/Cipher/AES.py", True),
             ("Crypto/Cipher/_raw_ctr.abi3.so", True),

@@ -8,13 +8,16 @@ as it is; the usual ones are listed under "Given by the cluster".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
-from typing import Literal, Self, get_args
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Place = Literal["condition", "waiting", "ending", "event"]
 
 
-class Reason(StrEnum):
+class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     """One word for programs; `meaning` and `remedy` are for people.
 
     Attributes:
@@ -35,6 +38,10 @@ class Reason(StrEnum):
         member.meaning = meaning
         member.remedy = remedy
         return member
+
+    def __str__(self) -> str:
+        """Return its word, as a StrEnum does."""
+        return str.__str__(self)
 
     # The course of an experiment and of its trials.
     STARTING = "Starting", "condition", "the operator opens the experiment, or the trial's pod starts"

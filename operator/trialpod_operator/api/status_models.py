@@ -261,4 +261,4 @@ def format_time(seconds: float) -> str:
     Args:
         seconds: since the epoch.
     """
-    return dt.datetime.fromtimestamp(int(seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return dt.datetime.fromtimestamp(int(seconds), dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

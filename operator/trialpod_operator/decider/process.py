@@ -260,7 +260,11 @@ class Decider:
 
     def _late(self, frame: FrameType | None, limit_s: float, what: str) -> None:
         text = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        where = f" (at {frame.f_code.co_qualname}, line {frame.f_lineno})" if frame is not None else ""
+        where = (
+            f" (at {getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}, line {frame.f_lineno})"
+            if frame is not None
+            else ""
+        )
         message = (
             f"{what} took longer than {limit_s:g} s{where}; make the code faster, or raise the limit in spec.decider"
         )

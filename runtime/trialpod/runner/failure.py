@@ -12,7 +12,7 @@ import traceback
 
 import trialpod
 from trialpod import variables
-from trialpod.errors import SupersededError, TrialpodError
+from trialpod.errors import SupersededError, TrialpodError, add_note
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.tune.session import TrialStopped
 
@@ -38,7 +38,7 @@ def end_of(error: BaseException, *, preempted: bool = False, retry: bool = True)
     cause = "preempted" if preempted else "failed"
     hint = _path_hint(error)
     if hint and hint not in getattr(error, "__notes__", ()):
-        error.add_note(hint)  # for the traceback
+        add_note(error, hint)  # for the traceback
     return AttemptEnd(cause=cause, error=one_line(error), traceback=user_traceback(error), retry=retry)  # type: ignore[arg-type]
 
 

@@ -37,13 +37,17 @@ _NAMES = ("python", "python3")
 _PROBE_TIMEOUT_S = 60.0
 # Any Python can read this, so that an old one can be named.
 _PROBE = """
-import json, sys
+import json, os, sys
 found = {"version": list(sys.version_info[:3]), "path": sys.executable, "names": {}}
 try:
     import importlib.util, sysconfig
     from importlib.metadata import version
     found["implementation"] = sys.implementation.name
     found["suffix"] = sysconfig.get_config_var("EXT_SUFFIX") or ""
+    try:
+        found["glibc"] = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, OSError, ValueError):
+        found["glibc"] = None
     for name in ("trialpod", "msgspec", "minio"):
         place = importlib.util.find_spec(name)
         if place is not None and place.origin:  # a folder of that name, such as the trial's work folder, is none
@@ -153,10 +157,11 @@ def _folders(found: Mapping[str, Any], packages: Path) -> dict[str, Path]:
             f"the image's Python {version} is free-threaded, for which there are no packages; use the usual build, "
             f"{else_}"
         )
-    library = "musl" if "musl" in suffix else "glibc"
+    musl = "musl" in suffix or found.get("glibc", "?") is None  # the suffix says it from Python 3.11 on
+    library = "musl" if musl else "glibc"
     abi = packages / f"cp{major}{minor}-{library}"
     if not abi.is_dir():
-        what = "has reached its end of life" if (major, minor) < (3, 11) else "is newer than the operator's image"
+        what = "has reached its end of life" if (major, minor) < (3, 10) else "is newer than the operator's image"
         raise UnfitPythonError(
             f"the image has Python {version}, which {what}; a Trainable runs on {span}: use an image with one of "
             f"these, {else_}"

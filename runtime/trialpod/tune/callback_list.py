@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from trialpod.errors import InvalidInputError, TrialpodError, WrongTypeError
+from trialpod.errors import InvalidInputError, TrialpodError, WrongTypeError, add_note
 from trialpod.tune.callback import Callback
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class CallbackError(TrialpodError):
         cause = self.__cause__
         if cause is None:
             return self
-        cause.add_note(str(self))
+        add_note(cause, str(self))
         return also_trialpod_error(cause) if ray.installed() else cause
 
 

@@ -75,6 +75,11 @@ class TestWhatItGets:
         names = (f"cp313-{library}", library, "common.zip", "common")
         assert found[variables.PACKAGES] == ":".join(f"{packages}/{name}" for name in names)
 
+    def test_musl_is_known_where_the_suffix_is_that_of_glibc(self, tmp_path: Path, volume: Path) -> None:
+        """As Python 3.10 of Alpine says it."""
+        _, found = plan(POD, volume, image(tmp_path, glibc=None))
+        assert f"{volume}/packages/cp313-musl" in found[variables.PACKAGES]
+
     def test_packages_that_are_too_old_come_second(self, tmp_path: Path, volume: Path) -> None:
         environ = image(tmp_path, names={"msgspec": "0.18.6", "minio": "7.2.20"})
         _, found = plan(POD, volume, environ)

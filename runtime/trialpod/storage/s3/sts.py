@@ -18,7 +18,7 @@ import re
 import time
 from calendar import timegm
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
@@ -98,7 +98,7 @@ def assume_role(
     if role_arn:
         form["RoleArn"] = role_arn
     body = urlencode(form).encode()
-    date = datetime.fromtimestamp(wall_clock(), UTC)
+    date = datetime.fromtimestamp(wall_clock(), timezone.utc)
     headers = {
         "Host": parts.netloc,
         "Content-Type": "application/x-www-form-urlencoded; charset=utf-8",

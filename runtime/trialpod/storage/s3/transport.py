@@ -20,7 +20,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -141,7 +141,7 @@ class Transport(urllib3.PoolManager):
     ) -> dict[str, str]:
         keys, address = self._keys(), urlsplit(url)
         digest = UNSIGNED if isinstance(body, FilePart) else hashlib.sha256(body or b"").hexdigest()
-        date = datetime.fromtimestamp(self._now(), UTC)
+        date = datetime.fromtimestamp(self._now(), timezone.utc)
         headers |= {"Host": address.netloc, "x-amz-date": f"{date:%Y%m%dT%H%M%SZ}", "x-amz-content-sha256": digest}
         if keys.token:
             headers["x-amz-security-token"] = keys.token

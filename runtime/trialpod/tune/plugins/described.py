@@ -8,7 +8,10 @@ its own) has no arguments here, rather than wrong ones.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class RemembersArguments:
@@ -40,7 +43,7 @@ class RemembersArguments:
         reduced = super().__reduce_ex__(protocol)
         if (
             isinstance(reduced, str)
-            or type(self).__getstate__ is object.__getstate__
+            or getattr(type(self), "__getstate__", None) is _NO_STATE
             or reduced[0] is not _NEW_OBJECT
         ):
             return reduced  # type: ignore[return-value]
@@ -51,6 +54,7 @@ class RemembersArguments:
         return self._made_with
 
 
+_NO_STATE = getattr(object, "__getstate__", None)  # None before Python 3.11
 _NEW_OBJECT = object().__reduce_ex__(2)[0]
 """The function by which pickles make an object without a method of its own."""
 

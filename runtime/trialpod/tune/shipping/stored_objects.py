@@ -43,6 +43,7 @@ RESTING_S = 60.0
 _FORMAT = 1
 _ALIGNMENT = 64
 _MAPPED_FROM = 1024 * 1024
+_BLOCK_BYTES = 1024 * 1024
 _PLAIN = (int, float, complex, bool, type(None))
 
 _VALUE_SUFFIX = ".value"
@@ -381,10 +382,17 @@ def _load(source: _Source, digest: str) -> Any:
             raise
         except StorageError as error:
             raise TrainableError(f"an object of the Trainable, {path}/{digest}, cannot be read: {error}") from error
-        with local.open("rb") as stream:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != digest.partition(".")[0]:
-                raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
+        if _sha256(local) != digest.partition(".")[0]:
+            raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
         return read_object(local, digest.partition(".")[0])  # a mapping outlives the file's name
+
+
+def _sha256(file: Path) -> str:
+    found = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
 
 
 def _taken_apart(whole: memoryview, file: Path) -> tuple[memoryview, list[memoryview]]:
