@@ -141,13 +141,15 @@ test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k n
 	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not addon" $(SLOWEST) tests/cluster \
 	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
 
-test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, JobSet, kwok, darknet
+test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, JobSet, kwok, Sockeye, qemu
 	@tools/build_go kueue > /dev/null
 	@tools/build_go jobset > /dev/null
 	@tools/trial_kinds > /dev/null
 	@tools/cluster/command debian darknet
+	@for name in python3.10-amd64 python3.11-arm64 sockeye; do tools/cluster/command python $$name > /dev/null || exit 1; done
 	@tools/build_go promtool > /dev/null
 	$(BIN)/pytest -q -p no:xdist tests/unit/chart
+	$(BIN)/pytest -q -p no:xdist tests/local/test_command_examples.py tests/local/test_other_architecture.py
 	tools/cluster/exec $(BIN)/pytest -m addon -p no:xdist tests/cluster $(CLUSTER_ARGS)
 
 site: $(VENV)/$(STAMP) ## Build the documentation as a site in build/site; a broken link fails

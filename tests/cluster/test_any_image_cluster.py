@@ -82,9 +82,12 @@ class Steps(tune.Trainable):
 
 
 class TestPythonWithoutTrialpod:
-    @pytest.mark.parametrize(("suite", "python"), [("bookworm", "3.11"), ("trixie", "3.13")])
-    def test_a_class_trains_and_checkpoints(self, suite: str, python: str, restricted: Cluster) -> None:
-        image = images.import_debian(suite)
+    @pytest.mark.parametrize(
+        ("name", "python"),
+        [("bookworm", "3.11"), ("trixie", "3.13"), pytest.param("python310", "3.10", marks=pytest.mark.addon)],
+    )
+    def test_a_class_trains_and_checkpoints(self, name: str, python: str, restricted: Cluster) -> None:
+        image = images.import_debian(name) if name in images.DEBIANS else images.import_added(name)
         document = manifest(restricted, "plain", source=WHICH, steps=6, checkpoint={"frequency": 2})
         container = {"name": "trial", "image": image, "securityContext": {**RESTRICTED, "runAsUser": USER}}
         document["spec"]["template"] = {"spec": {"containers": [container]}}

@@ -18,7 +18,9 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "commands"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "commands"
+SOCKEYE = ROOT / ".cache/pythons/sockeye-2.3.24"
 
 
 def run(folder: Path, name: str, trials: int) -> list[list[dict[str, Any]]]:
@@ -74,6 +76,37 @@ class TestLibraries:
 
 
 class TestPublicPrograms:
+    @pytest.mark.skipif(not SOCKEYE.exists(), reason="needs Sockeye: tools/cluster/command python sockeye")
+    def test_sockeye_with_asha_killed_in_the_middle(self, tmp_path: Path) -> None:
+        """Its training script is as PyPI has it."""
+        shutil.copytree(EXAMPLES / "sockeye", tmp_path, dirs_exist_ok=True)
+        subprocess.run([sys.executable, tmp_path / "sentences.py"], check=True)
+        environ = {**os.environ, "PATH": f"{sys.base_prefix}/bin{os.pathsep}{os.environ['PATH']}"}
+        command = [
+            Path(sys.executable).parent / "trialpod", "run", "experiment.yaml", "--max-concurrent", "2",
+            "--set", f"spec.trainable.env.PYTHONPATH={SOCKEYE}",
+        ]  # fmt: skip
+        with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            for _ in running.stdout:
+                if list(tmp_path.glob("trialpod-results/sockeye/*/checkpoint_*")):
+                    running.kill()
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=250, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        lengths = []
+        for file in tmp_path.glob("trialpod-results/sockeye/*/result.json"):
+            steps = [json.loads(line)["training_iteration"] for line in file.read_text().splitlines()]
+            # It prints a value before it saves its state: killed between the two, it computes that value again.
+            assert sorted(set(steps)) == list(range(1, steps[-1] + 1))
+            assert len(steps) - len(set(steps)) <= 1
+            lengths.append(steps[-1])
+        assert (len(lengths), max(lengths)) == (4, 8)
+        assert min(lengths) < 8
+        logs = [file.read_text() for file in tmp_path.glob("trialpod-results/sockeye/*/log.txt")]
+        assert any("Resuming from saved state" in log for log in logs)
+
     @pytest.mark.skipif(shutil.which("darknet") is None, reason="needs darknet: apt-get install darknet")
     def test_darknet_with_asha_killed_in_the_middle(self, tmp_path: Path) -> None:
         shutil.copytree(EXAMPLES / "darknet", tmp_path, dirs_exist_ok=True)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import binaries, cluster, control_plane, images, layout, nodes
+from . import binaries, cluster, control_plane, images, layout, nodes, pythons
 from .system import ClusterError, entering, require_root, say
 
 _HELP = f"""
@@ -73,6 +73,10 @@ def _packages(arguments: argparse.Namespace) -> None:
     print(images.import_packages(arguments.folder))
 
 
+def _python(arguments: argparse.Namespace) -> None:
+    sys.stdout.write(f"{pythons.FETCHED[arguments.name]()}\n")
+
+
 def _up(_: argparse.Namespace) -> None:
     cluster.up()
     sys.stderr.write(_HELP)
@@ -112,6 +116,9 @@ def main() -> None:
     command = commands.add_parser("packages", help="give the nodes an image with an environment's packages")
     command.add_argument("folder", type=Path, help="its site-packages, of a Python 3.11")
     command.set_defaults(run=_packages)
+    command = commands.add_parser("python", help="fetch what tests bring into images, and print its folder")
+    command.add_argument("name", choices=sorted(pythons.FETCHED))
+    command.set_defaults(run=_python)
     command = commands.add_parser("exec", help="run a command in the cluster's network namespace")
     command.add_argument("command", nargs=argparse.REMAINDER)
     command.set_defaults(run=_exec)

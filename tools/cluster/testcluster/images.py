@@ -6,6 +6,7 @@ get only the layers that they lack. The base is a Debian file system under the n
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import io
 import json
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import binaries, layout, nodes
+from . import binaries, layout, nodes, pythons
 from .layout import IMAGES, Node
 from .system import ClusterError, run, say, unmount_below
 
@@ -27,8 +28,14 @@ _SUITE = "bookworm"
 DEBIANS = {"bookworm": ("bookworm", "python3"), "trixie": ("trixie", "python3"), "darknet": ("bookworm", "darknet")}
 """Images without trialpod for tests, as Debian has them: the suite, and what is installed of it."""
 _ALWAYS = ("bookworm", "trixie")
+_ADDED = {
+    "python310": ("python3.10-amd64", "usr/local"),
+    "sockeye": ("sockeye", "usr/local/lib/python3.11/dist-packages"),
+}
+"""Images of Debian bookworm with one of `pythons.FETCHED`, and where it is in them."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DEBIAN_SETTINGS = {"Env": [f"PATH={_PATH}"], "User": "65532:65532"}
 _CERTIFICATES = Path("/etc/ssl/certs")
 _PAUSE = r"""
 /* What holds a pod's namespaces: it waits for a signal to end, and buries orphans. */
@@ -70,17 +77,17 @@ def _tar(files: Iterable[tuple[str, bytes, int]]) -> bytes:
 def _single_file_image(reference: str, program: Path, *, command: list[str]) -> bytes:
     """Return an OCI archive of an image that holds one static program and nothing else."""
     layer = _tar([(program.name, program.read_bytes(), 0o755)])
-    return _one_layer_image(reference, layer, {"Entrypoint": [f"/{program.name}", *command], "Env": ["PATH=/"]})
+    return _image(reference, [layer], {"Entrypoint": [f"/{program.name}", *command], "Env": ["PATH=/"]})
 
 
-def _one_layer_image(reference: str, layer: bytes, settings: Mapping[str, Any]) -> bytes:
-    """Return an OCI archive of an image with one layer."""
+def _image(reference: str, layers: list[bytes], settings: Mapping[str, Any]) -> bytes:
+    """Return an OCI archive of an image."""
     config = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
             "config": settings,
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
         }
     ).encode()
     kind = "application/vnd.oci.image"
@@ -89,10 +96,13 @@ def _one_layer_image(reference: str, layer: bytes, settings: Mapping[str, Any]) 
             "schemaVersion": 2,
             "mediaType": f"{kind}.manifest.v1+json",
             "config": {"mediaType": f"{kind}.config.v1+json", "digest": _digest(config), "size": len(config)},
-            "layers": [{"mediaType": f"{kind}.layer.v1.tar", "digest": _digest(layer), "size": len(layer)}],
+            "layers": [
+                {"mediaType": f"{kind}.layer.v1.tar", "digest": _digest(layer), "size": len(layer)}
+                for layer in layers
+            ],
         }
     ).encode()
-    return _archive(reference, manifest, [config, layer])
+    return _archive(reference, manifest, [config, *layers])
 
 
 def _archive(reference: str, manifest: bytes, blobs: Iterable[bytes | Path]) -> bytes:
@@ -177,7 +187,7 @@ def import_files(reference: str, files: Iterable[tuple[str, bytes, int]]) -> Non
     """Give an image of these files (path, contents, mode) to the nodes that have none of that reference."""
     lacking = [node for node in layout.NODES if not _present(node, reference)]
     if lacking:
-        archive = _one_layer_image(reference, _tar(files), {"Env": ["PATH=/"]})
+        archive = _image(reference, [_tar(files)], {"Env": ["PATH=/"]})
         for node in lacking:
             _import(node, archive)
 
@@ -203,9 +213,7 @@ def make_debian(name: str) -> None:
             shutil.rmtree(root / waste, ignore_errors=True)
         run(["tar", "--numeric-owner", "--directory", root, "--create", "--file", layer, "."], timeout=300)
         finished = Path(folder, "image.tar")
-        finished.write_bytes(
-            _one_layer_image(reference, layer.read_bytes(), {"Env": [f"PATH={_PATH}"], "User": "65532:65532"})
-        )
+        finished.write_bytes(_image(reference, [layer.read_bytes()], _DEBIAN_SETTINGS))
         os.rename(finished, archive)
 
 
@@ -232,25 +240,46 @@ def import_packages(folder: Path) -> str:
     """
     key = hashlib.sha256("\n".join(sorted(each.name for each in folder.iterdir())).encode()).hexdigest()[:12]
     reference = f"docker.io/trialpod/packages:{key}"
+    settings = {"Env": [f"PATH={_PATH}", "PYTHONPATH=/opt/packages"], "User": "65532:65532"}
+    leave = ("*.pth", "__editable__*", "__pycache__", "pip", "pip-*", "tests")
+    _import_upon_debian(reference, folder, "opt/packages", settings, leave)
+    return reference
+
+
+def import_added(name: str) -> str:
+    """Give the nodes one of the images of `_ADDED`; return its reference."""
+    what, place = _ADDED[name]
+    folder = pythons.FETCHED[what]()
+    key = hashlib.sha256(f"{_debian('bookworm')[0]} {folder.name}".encode()).hexdigest()[:12]
+    reference = f"docker.io/trialpod/{name}:{key}"
+    _import_upon_debian(reference, folder, place, _DEBIAN_SETTINGS)
+    return reference
+
+
+def _import_upon_debian(
+    reference: str, folder: Path, place: str, settings: Mapping[str, Any], leave: Iterable[str] = ()
+) -> None:
+    """Give the nodes that lack it an image of Debian with a folder in a place, but for names of these patterns."""
     lacking = [node for node in layout.NODES if not _present(node, reference)]
     if not lacking:
-        return reference
+        return
     make_debian("bookworm")
-    with tempfile.TemporaryDirectory(dir=IMAGES) as work:
-        root, layer = Path(work, "root"), Path(work, "layer.tar")
-        root.mkdir()
-        with tarfile.open(_debian("bookworm")[1]) as archive:
-            largest = max(archive.getmembers(), key=lambda member: member.size)
-            archive.extract(largest, work, filter="data")
-        run(["tar", "--numeric-owner", "--directory", root, "--extract", "--file", Path(work, largest.name)])
-        leave = ("*.pth", "__editable__*", "__pycache__", "pip", "pip-*", "tests")
-        shutil.copytree(folder, root / "opt/packages", ignore=shutil.ignore_patterns(*leave))
-        run(["tar", "--numeric-owner", "--directory", root, "--create", "--file", layer, "."], timeout=300)
-        settings = {"Env": [f"PATH={_PATH}", "PYTHONPATH=/opt/packages"], "User": "65532:65532"}
-        finished = _one_layer_image(reference, layer.read_bytes(), settings)
+    with tarfile.open(_debian("bookworm")[1]) as archive:
+        file = archive.extractfile(max(archive.getmembers(), key=lambda member: member.size))  # its one layer
+        assert file is not None
+        base = file.read()
+    patterns = tuple(leave)
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        name = Path(member.name).name
+        return None if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) else member
+
+    added = io.BytesIO()
+    with tarfile.open(fileobj=added, mode="w") as target:
+        target.add(folder, place, filter=wanted)
+    made = _image(reference, [base, added.getvalue()], settings)
     for node in lacking:
-        _import(node, finished)
-    return reference
+        _import(node, made)
 
 
 # Images from the Dockerfile
