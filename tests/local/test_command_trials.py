@@ -88,8 +88,23 @@ class TestRun:
         assert done.returncode == 1
         assert "the command exited with status 3: broken pipe" in done.stdout
         assert "the command ended without a result: 'loss' was not found; did you mean 'los'?" in done.stdout
+        assert "; its output ends with 'bye'" in done.stdout
         (log,) = shell.folder.glob("trialpod-results/exp/*kind=silent*/log.txt")
         assert "Looked for in: lines of the output with name=value, name: value or a JSON object" in log.read_text()
+
+    def test_a_program_that_is_not_there_ends_it_soon(self, shell: Shell) -> None:
+        shell.manifest(
+            trainable={"command": ["trian", "{x}"]},
+            searchSpace={"x": {"uniform": [0, 1]}},
+            metric="loss",
+            mode="min",
+            numSamples=50,
+            failurePolicy={"maxFailures": 3},
+        )
+        done = shell.run("run", "experiment.yaml", "--max-concurrent", "1")
+        assert done.returncode == 1
+        assert "the first 3 trials failed before their first result: there is no program 'trian'" in done.stdout
+        assert "3 trials in" in done.stdout, "none is retried, and no other trial begins"
 
     def test_mistakes_are_named_before_the_first_trial(self, shell: Shell) -> None:
         prepared(shell, "sh", "train.sh", "{l}")

@@ -274,6 +274,7 @@ class _Process:
 
     def _run_command(self, spec: CommandSpec, attempt: Attempt, config: dict[str, Any], folder: str) -> AttemptEnd:
         from trialpod.runner.command.command_runner import CommandFailedError, run_command
+        from trialpod.runner.command.process import CommandNotFoundError
 
         base = folder or os.environ.get(variables.ORIG_WORKING_DIR, os.getcwd())
         try:
@@ -282,6 +283,9 @@ class _Process:
             write_stderr(f"trialpod: {error.details}")
             cause: EndCause = "preempted" if attempt.preempted else "failed"
             return AttemptEnd(cause=cause, error=str(error)[:500], traceback=error.details, retry=error.retry)
+        except CommandNotFoundError as error:  # nor does another attempt, or another trial, find it
+            write_stderr(f"trialpod: {error}\n")
+            return AttemptEnd(cause="failed", error=str(error), retry=False)
 
     def _end(self, outcome: Outcome, assignment: Assignment) -> AttemptEnd:
         if outcome != "exploited":

@@ -57,6 +57,7 @@ FOLDER = ".command"
 
 _TICK_S = 0.1
 _POLL_S = 1.0
+_SHOWN_CHARACTERS = 160
 _DRAIN_TICK_S = 0.01
 _DRAIN_S = 10.0
 """How long what is left of the program's group may write on after the program has ended, as `tee` does."""
@@ -479,9 +480,12 @@ class _CommandRun:
         seen = dict.fromkeys([*reader.seen, *self._collector.rest, *(name for each in sources for name in each.seen)])
         wanted = self._objective
         what = missing_metric(wanted, seen) if wanted else "no number with a name was found"
+        search = describe_search(self._spec.metrics)
+        last = output.last.last[:_SHOWN_CHARACTERS]
+        printed = f"its output ends with {last!r}" if last else "it printed nothing"
         raise CommandFailedError(
-            f"the command ended without a result: {what}",
-            f"the command exited with status 0, but {what}.\nLooked for in: {describe_search(self._spec.metrics)}.\n"
+            f"the command ended without a result: {what}; looked for in {search}; {printed}",
+            f"the command exited with status 0, but {what}.\nLooked for in: {search}.\n"
             f"Its last lines:\n{output.last}\n",
             retry=False,
         )
