@@ -6,7 +6,6 @@ Values are known by their contents: an equal one is referred to, never stored a 
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import threading
 from collections.abc import Callable
@@ -14,7 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from trialpod.errors import TrainableError
-from trialpod.tune.shipping.stored_objects import named_parts, read_object, read_values_with, reference_to
+from trialpod.tune.shipping.stored_objects import (
+    named_parts,
+    read_object,
+    read_values_with,
+    reference_to,
+    sha256_of,
+)
 
 
 class FetchedValues:
@@ -43,7 +48,7 @@ class FetchedValues:
                 self._fetch(name, file)
                 file.flush()
                 file.seek(0)
-                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                if sha256_of(file) != digest:
                     raise TrainableError(f"the value {digest[:12]}... is damaged: its contents have another checksum")
                 self._files[name] = file
             value = read_object(Path(f"/proc/self/fd/{self._files[name].fileno()}"), digest)

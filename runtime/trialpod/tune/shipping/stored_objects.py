@@ -29,7 +29,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trialpod.errors import StorageError, TrainableError, TrialpodError
 
@@ -382,16 +382,17 @@ def _load(source: _Source, digest: str) -> Any:
             raise
         except StorageError as error:
             raise TrainableError(f"an object of the Trainable, {path}/{digest}, cannot be read: {error}") from error
-        if _sha256(local) != digest.partition(".")[0]:
-            raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
+        with local.open("rb") as stream:
+            if sha256_of(stream) != digest.partition(".")[0]:
+                raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
         return read_object(local, digest.partition(".")[0])  # a mapping outlives the file's name
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(stream: IO[bytes]) -> str:
+    """Return the checksum of a file from where it is read; Python 3.10 has no `hashlib.file_digest`."""
     found = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            found.update(block)
+    while block := stream.read(_BLOCK_BYTES):
+        found.update(block)
     return found.hexdigest()
 
 
