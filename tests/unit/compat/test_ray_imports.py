@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from trialpod import tune
@@ -304,3 +307,26 @@ class TestCallbackList:
         assert both.can_restore(str(tmp_path))
         both.restore_from_dir(str(tmp_path))
         assert one.starts == 1
+
+
+class TestExamplesOfRay:
+    @pytest.fixture(autouse=True)
+    def _fresh(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in [each for each in sys.modules if each.startswith("ray.tune.examples")]:
+            monkeypatch.delitem(sys.modules, name)
+
+    def test_those_of_an_installed_ray_are_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = tmp_path / "ray/tune/examples/parts"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("from ray import tune\nspace = {'x': tune.uniform(0, 1)}\n")
+        (folder.parent / "mnist_own.py").write_text("from ray.tune.examples.parts import space\ndef train(): ...\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        found = bound("from ray.tune.examples.mnist_own import train, space")
+        assert found["train"].__module__ == "ray.tune.examples.mnist_own"
+        assert type(found["space"]["x"]) is type(tune.uniform(0, 1))
+
+    def test_others_travel_by_name_and_refuse_to_be_called(self) -> None:
+        found = bound("from ray.tune.examples.mnist_pytorch import get_data_loaders")["get_data_loaders"]
+        again = pickle.loads(cloudpickle.dumps(lambda: found()))
+        with pytest.raises(NotSupportedError, match=r"ray\.tune\.examples.*examples of its own"):
+            again()

@@ -7,16 +7,21 @@ pickles by its name, as real ones do.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any
 
 from trialpod.compat.ray import known_names, shared, table
 from trialpod.compat.ray.unsupported import UnsupportedModule, stand_in
 from trialpod.errors import NotOffered, nearest
+
+
+_EXAMPLES = "ray.tune.examples."
 
 
 class AliasFinder:
@@ -28,6 +33,8 @@ class AliasFinder:
         """Return the spec of an alias module, None for everything else."""
         if fullname != "ray" and not fullname.startswith("ray."):
             return None
+        if (example := _example(fullname)) is not None:
+            return example
         if fullname in table.MODULES or _remedy(fullname) is not None or known_names.is_module(fullname):
             return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
         parent, _, name = fullname.rpartition(".")
@@ -62,6 +69,21 @@ class AliasFinder:
         module.__dict__["__dir__"] = lambda: _names(name)
         if name == "ray":
             module.__dict__["__version__"] = table.VERSION
+
+
+def _example(name: str) -> ModuleSpec | None:
+    """Return the spec of one of Ray's examples where a Ray is installed: scripts import parts of them."""
+    if not name.startswith(_EXAMPLES):
+        return None
+    for entry in sys.path:
+        place = os.path.join(entry, *name.split("."))
+        if os.path.isfile(f"{place}.py"):
+            return spec_from_file_location(name, f"{place}.py")
+        if os.path.isfile(os.path.join(place, "__init__.py")):
+            return spec_from_file_location(
+                name, os.path.join(place, "__init__.py"), submodule_search_locations=[place]
+            )
+    return None
 
 
 def _look_up(module: str, attribute: str) -> Any:

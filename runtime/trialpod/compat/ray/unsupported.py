@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn, Union
 
@@ -93,6 +94,10 @@ class UnsupportedModule(ModuleType, NotOffered):
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: some of Ray's functions are called like its modules."""
         self.refuse()
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """Travel by name."""
+        return import_module, (self.__name__,)
 
 
 @functools.cache
