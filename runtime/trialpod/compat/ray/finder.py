@@ -20,7 +20,6 @@ from trialpod.compat.ray import known_names, shared, table
 from trialpod.compat.ray.unsupported import UnsupportedModule, stand_in
 from trialpod.errors import NotOffered, nearest
 
-
 _EXAMPLES = "ray.tune.examples."
 
 
