@@ -198,7 +198,7 @@ def test_lost_attempt_unknown_to_bucket_is_no_failure(work: Shell, server: Minio
     work.assert_whole(f"{uri}/exp")
 
 
-@pytest.mark.parametrize("how", ["killed", "interrupted"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("interrupted", marks=pytest.mark.slow)])
 def test_run_killed_during_final_copy_resumes(work: Shell, server: MinioServer, how: str) -> None:
     """Its last snapshot has replaced records of which the bucket has a part only."""
     uri = f"s3://runs/rest-{how}"
