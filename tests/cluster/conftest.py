@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_access import Cluster, not_inside
-from operator_release import Operator
+from cluster_access import ROOT, Cluster, not_inside
+from operator_release import NAMESPACE, RELEASE, Operator
 from testcluster import images, layout
 
 TIMEOUT_SECONDS = 300
@@ -27,9 +27,11 @@ TOGETHER = frozenset(
         "test_gitops_cluster",
         "test_groups_cluster",
         "test_lifecycle",
+        "test_mistakes_cluster",
         "test_ray_scripts_cluster",
         "test_recipes",
         "test_remedies_cluster",
+        "test_restore",
         "test_retry_cluster",
         "test_scoped_storage",
         "test_trial_objects_cluster",
@@ -43,14 +45,34 @@ Single tests of other modules say so by the marker `together`.
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in str(item.path):
             item.add_marker(pytest.mark.cluster)
-            if item.path.stem in TOGETHER:
+            if "no_shared_operator" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.apart)
+            elif item.path.stem in TOGETHER:
                 item.add_marker(pytest.mark.together)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, float]:
+    """Return where a test comes: without the shared operator after all others; side by side, long ones first."""
+    apart = item.get_closest_marker("apart") is not None
+    timeout = item.get_closest_marker("timeout")
+    side_by_side = apart or item.get_closest_marker("together") is not None
+    return apart, -float(timeout.args[0]) if timeout is not None and side_by_side else 0.0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    kinds = {item.get_closest_marker("apart") is not None for item in session.items}
+    if len(kinds) > 1 and hasattr(session.config, "workerinput"):
+        pytest.exit(
+            "tests that share the operator cannot run beside those without it: -m apart, or -m 'not apart'", 4
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,6 +84,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
                 report.sections.append((f"the cluster's namespace {value.namespace}", value.describe_failure()))
             elif isinstance(value, Operator):
                 report.sections.append(("the operator's log", value.describe_failure()))
+                if value.is_own:
+                    report.sections.append(("the namespace that it serves", value.served.describe_failure()))
     return report
 
 
@@ -82,6 +106,23 @@ def operator(cluster: Cluster) -> Operator:
     with open(layout.CACHE / "operator-install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Helm refuses to work on one release twice at the same time
         return Operator.install(cluster)
+
+
+@pytest.fixture(scope="session")
+def no_shared_operator(cluster: Cluster) -> None:
+    """Nobody serves all namespaces; the definitions are there."""
+    with open(layout.CACHE / "operator-install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Cluster(NAMESPACE).helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+
+
+@pytest.fixture
+def own_operator(cluster: Cluster, no_shared_operator: None) -> Iterator[Operator]:
+    """An operator that the test may kill and change: it serves `own_operator.served`, and nobody else does."""
+    with Operator.own(cluster) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
-"""The operator in the test cluster, installed by Helm from the chart, and ways to end it."""
+"""Operators in the test cluster, installed by Helm from the chart, and ways to end them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +32,68 @@ TRIAL_KINDS = [
 
 
 class Operator:
-    """The installed operator. `cluster` is the cluster as seen from its namespace."""
+    """An installed operator. `cluster` is the cluster as seen from its namespace.
 
-    def __init__(self, cluster: Cluster) -> None:
+    There is one that serves all namespaces, which most tests share. A test that kills its operator, changes it or has
+    several has a release of its own, which serves the namespace `served` and no other one.
+    """
+
+    def __init__(self, cluster: Cluster, served: Cluster | None = None) -> None:
         self.cluster = cluster
+        self._served = served
 
     @classmethod
     def install(cls, cluster: Cluster, *values: str) -> Operator:
-        """Install or upgrade the release, and wait until it is ready."""
-        own = Cluster(NAMESPACE)
-        repository, _, tag = IMAGE.rpartition(":")
-        settings = [f"image.repository={repository}", f"image.tag={tag}", f"defaults.image={IMAGE}", *values]
-        own.helm(
+        """Install or upgrade the release that serves all namespaces, and wait until it is ready."""
+        made = cls(Cluster(NAMESPACE))
+        made.upgrade(*values)
+        return made
+
+    @classmethod
+    @contextlib.contextmanager
+    def own(cls, cluster: Cluster, *values: str) -> Iterator[Operator]:
+        """A release for a fresh namespace, as long as the context lasts."""
+        served = cluster.make_namespace()
+        made = cls(cluster.make_namespace("operator"), served)
+        try:
+            made.upgrade(*values)
+            yield made
+        finally:
+            served.kubectl("delete", "tuneexperiments", "--all", "--timeout=30s", check=False, timeout=60)
+            made.cluster.helm("uninstall", RELEASE, check=False)
+            cluster.delete_namespace(served.namespace)
+            cluster.delete_namespace(made.cluster.namespace)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is that of one test, or of one module."""
+        return self._served is not None
+
+    @property
+    def served(self) -> Cluster:
+        """The namespace that a test's own operator serves."""
+        assert self._served is not None, "this operator serves all namespaces"
+        return self._served
+
+    def upgrade(self, *values: str, image: str = IMAGE) -> None:
+        """Install the release, or give it an image and these values, and wait until it is ready.
+
+        Args:
+            values: of the chart, such as `replicas=2`.
+            image: of the operator, and of trials that name none.
+        """
+        repository, _, tag = image.rpartition(":")
+        settings = [f"image.repository={repository}", f"image.tag={tag}", f"defaults.image={image}", *values]
+        if self._served is not None:
+            settings += [f"watchNamespaces={{{self._served.namespace}}}", "crds.enabled=false"]
+        self.cluster.helm(
             "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", "--take-ownership",
             *(part for setting in settings for part in ("--set", setting)),
             "--set-json", f"trialKinds={json.dumps(TRIAL_KINDS)}",
             # A new image has the same tag here, so that only a new pod takes it.
-            "--set-string", f"podAnnotations.trialpod\\.dev/image={_image_id(cluster)}",
+            "--set-string", f"podAnnotations.trialpod\\.dev/image={_image_id()}",
             "--wait", "--timeout=120s",
         )  # fmt: skip
-        return cls(own)
 
     def pod(self) -> dict[str, Any]:
         """Return the operator's pod, the newest if one is on its way out."""
@@ -115,7 +158,7 @@ def _has(entry: Path, words: Sequence[str]) -> bool:
     return any(word in line for word in words)
 
 
-def _image_id(cluster: Cluster) -> str:
+def _image_id() -> str:
     from testcluster import images
 
     return images.image_key()

@@ -38,7 +38,8 @@ def outcome(experiment: Experiment) -> list[tuple[float, float]]:
 
 
 @pytest.mark.timeout(600)
-def test_example_survives_drain_and_operator_crash(operator: Operator, namespace: Cluster, faults: Cluster) -> None:
+def test_example_survives_drain_and_operator_crash(own_operator: Operator, cluster: Cluster) -> None:
+    namespace = own_operator.served
     undisturbed = Experiment.apply(namespace, example(namespace, "undisturbed"))
     assert undisturbed.wait_until_over(300)["trials"]["terminated"] == 6
     undisturbed.cluster.wait_condition("tuneexperiment", "undisturbed", "Succeeded", 90)
@@ -46,12 +47,12 @@ def test_example_survives_drain_and_operator_crash(operator: Operator, namespace
     disturbed = Experiment.apply(namespace, example(namespace, "disturbed"))
     disturbed.wait_for_checkpoint(3)
     node = disturbed.running_pod()["spec"]["nodeName"]
-    faults.kubectl(
+    cluster.kubectl(
         "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
-        "--pod-selector=app.kubernetes.io/name=trialpod-trial", "--timeout=90s", timeout=120,
+        "--pod-selector=trialpod.dev/experiment=disturbed", "--timeout=90s", timeout=120,
     )  # fmt: skip
-    faults.kubectl("uncordon", node)
-    operator.kill()
+    cluster.kubectl("uncordon", node)
+    own_operator.kill()
     status = disturbed.wait_until_over(300)
 
     assert status["trials"]["terminated"] == 6

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from trialpod_operator.cluster_ui.serve import SharedOptions
 
 ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "charts" / "trialpod")
-INSIDE = os.environ.get("KUBECONFIG") == f"{ROOT}/.cache/cluster/kubeconfig"
+INSIDE = os.environ.get("KUBECONFIG") == str(layout.KUBECONFIG)
 EXEC = "" if INSIDE else f"{ROOT}/tools/cluster/exec"
 HELM = shlex.split(os.environ.get("TRIALPOD_HELM", f"{EXEC} helm"))
 KUBECTL = shlex.split(os.environ.get("TRIALPOD_KUBECTL", f"{EXEC} kubectl"))
@@ -59,8 +60,12 @@ def sets(values: dict[str, Any]) -> list[str]:
 
 
 def template(values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    words = ["template", "tp", CHART, "--namespace", "tuning", "--kube-version", VERSION]
-    return run(*HELM, *words, *sets(values or {}))
+    return _template(*sets(values or {}))
+
+
+@cache
+def _template(*words: str) -> subprocess.CompletedProcess[str]:
+    return run(*HELM, "template", "tp", CHART, "--namespace", "tuning", "--kube-version", VERSION, *words)
 
 
 def render(values: dict[str, Any] | None = None) -> dict[tuple[str, str], Document]:

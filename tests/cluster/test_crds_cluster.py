@@ -1,17 +1,11 @@
-"""The definitions in a real API server: accepted as structural, and what they refuse the validator refuses too.
-
-kubectl runs through `tools/cluster/exec`, unless the tests do already. Any other cluster will do as well: its kubectl
-is then given as the words of $TRIALPOD_KUBECTL.
-"""
+"""The definitions in a real API server: accepted as structural, and what they refuse the validator refuses too."""
 
 from __future__ import annotations
 
 import copy
 import http.client
 import json
-import os
 import re
-import shlex
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 from msgspec import inspect
+from testcluster import binaries, layout
 
 from trialpod_operator.api.inspection import changeable
 from trialpod_operator.api.loader import check_text
@@ -31,13 +26,10 @@ from trialpod_operator.api.trial_models import TuneTrialStatus
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "corpus"
 CHANGES = yaml.safe_load((CORPUS / "changes.yaml").read_text())
-INSIDE = os.environ.get("KUBECONFIG") == f"{ROOT}/.cache/cluster/kubeconfig"
-KUBECTL = shlex.split(
-    os.environ.get("TRIALPOD_KUBECTL", "kubectl" if INSIDE else f"{ROOT}/tools/cluster/exec kubectl")
-)
+KUBECTL = [str(binaries.path("kubectl")), f"--kubeconfig={layout.KUBECONFIG}"]
 NAMESPACE = "crds"
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.xdist_group("definitions")  # in one namespace
 
 ONLY_THE_OPERATOR_REFUSES = {
     ("algorithms", 0),  # what an algorithm takes is for the algorithm to say
@@ -116,25 +108,8 @@ def refusal(manifest: str) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nobody_answers() -> Iterator[None]:
-    """No operator looks at the objects meanwhile: what the API server alone makes of them is the question."""
-    installed = kubectl("get", "deployments", "-A", "-l", "app.kubernetes.io/component=operator", "-o", "json")
-    found = json.loads(installed.stdout)["items"] if installed.returncode == 0 else []
-    names = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found]
-    for namespace, name in names:
-        done("scale", "deployment", name, "-n", namespace, "--replicas=0")
-        label = "app.kubernetes.io/component=operator"
-        done("wait", "pods", "-n", namespace, "-l", label, "--for=delete", "--timeout=60s")
-    yield
-    for namespace, name in names:
-        done("scale", "deployment", name, "-n", namespace, "--replicas=1")
-        done("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=60s")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _definitions() -> Iterator[None]:
-    done("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    done("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+def _definitions(no_shared_operator: None) -> Iterator[None]:
+    """No operator looks at the objects: what the API server alone makes of them is the question."""
     kubectl("create", "namespace", NAMESPACE)
     yield
     kubectl("delete", "tuneexperiments,tunetrials", "--all", "-n", NAMESPACE)

@@ -74,6 +74,9 @@ for result in grid:
     print("ROW", round(result.config["x"], 6), metrics["training_iteration"], round(metrics["score"], 6))
 '''
 
+WAIT_S = 150
+"""How long a script may take to start and submit: other tests run on the same processors."""
+
 DRAWING_SCRIPT = """
 from ray import tune
 
@@ -157,12 +160,13 @@ def done(namespace: Cluster) -> int:
     return int(((item.get("status") or {}).get("trials") or {}).get("done") or 0)
 
 
+@pytest.mark.together
 @pytest.mark.usefixtures("operator")
 class TestOwnCode:
     def test_ray_script_decides_as_on_one_machine(self, tmp_path: Path, namespace: Cluster) -> None:
         expected = Script(tmp_path / "local", namespace, local=True, PAUSE=0.01).table()
         script = Script(tmp_path / "cluster", namespace)
-        (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", WAIT_S)
         spec = pod["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["containers"][0]["securityContext"]["allowPrivilegeEscalation"] is False
@@ -175,18 +179,18 @@ class TestOwnCode:
         expected = Script(tmp_path / "local", namespace, local=True, PAUSE=0.01, NUMBER=2).table()
         image = images.import_debian("bookworm")
         script = Script(tmp_path / "cluster", namespace, image=image, NUMBER=2, CPUS=0.5)
-        (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        (pod,) = namespace.wait_for(lambda: deciders(namespace), "the decider's pod", WAIT_S)
         assert pod["spec"]["containers"][0]["image"] == image
         assert script.table() == expected
 
     def test_sample_from_draws_in_the_decider(self, tmp_path: Path, namespace: Cluster) -> None:
         script = Script(tmp_path, namespace, text=DRAWING_SCRIPT)
-        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", WAIT_S)
         assert script.table() == [f"ROW {depth} {10 * depth} {30 * depth}" for depth in (1, 2, 3)]
 
     def test_experiment_continues_without_its_script(self, tmp_path: Path, namespace: Cluster) -> None:
         script = Script(tmp_path, namespace)
-        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", WAIT_S)
         script.leave()
         namespace.wait_condition("tuneexperiment", "own", "Succeeded", 200)
         assert done(namespace) == 4
@@ -208,11 +212,12 @@ class TestKills:
         assert script.table() == expected
 
 
+@pytest.mark.together
 @pytest.mark.usefixtures("operator")
 class TestProblems:
     def test_too_little_memory_is_named_with_what_to_raise(self, tmp_path: Path, namespace: Cluster) -> None:
         script = Script(tmp_path, namespace, PAUSE=2)
-        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", 60)
+        namespace.wait_for(lambda: deciders(namespace), "the decider's pod", WAIT_S)
         script.leave()
         patch = '{"spec": {"decider": {"resources": {"memory": "8Mi"}}}}'
         namespace.kubectl("patch", "te", "own", "--type=merge", "-p", patch)

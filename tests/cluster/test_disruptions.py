@@ -19,24 +19,35 @@ from operator_release import Operator, processes_of
 STEPS_TO_DO = 40
 
 
-@pytest.fixture
-def on_node_b(operator: Operator, namespace: Cluster, faults: Cluster) -> Iterator[Experiment]:
-    """An experiment whose one trial runs on node-b, where nothing else is, and has a checkpoint."""
-    document = manifest(namespace, "steps", steps=STEPS_TO_DO)
+def begun(namespace: Cluster, name: str = "steps") -> Experiment:
+    """Return an experiment whose one trial runs and has a checkpoint."""
+    document = manifest(namespace, name, steps=STEPS_TO_DO)
     toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
     document["spec"]["template"]["spec"]["tolerations"] = [
         {"key": "node.kubernetes.io/not-ready", **toleration},
         {"key": "node.kubernetes.io/unreachable", **toleration},
     ]
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait_for_checkpoint(3)
+    return experiment
+
+
+@pytest.fixture
+def somewhere(operator: Operator, namespace: Cluster) -> Experiment:
+    """An experiment whose one trial runs and has a checkpoint."""
+    return begun(namespace)
+
+
+@pytest.fixture
+def on_node_b(operator: Operator, namespace: Cluster, faults: Cluster) -> Iterator[Experiment]:
+    """The same on node-b, where nothing else is."""
     faults.kubectl("cordon", "node-a")
     try:
-        experiment = Experiment.apply(namespace, document)
-        experiment.wait_for_checkpoint(3)
+        experiment = begun(namespace)
         assert experiment.running_pod()["spec"]["nodeName"] == "node-b"
     finally:
         faults.kubectl("uncordon", "node-a")
     yield experiment
-    faults.kubectl("uncordon", "node-b")
     faults.kubectl("taint", "node", "node-b", "trialpod.dev/test-", check=False)
 
 
@@ -53,14 +64,20 @@ def assert_continued(experiment: Experiment, *, lost_steps: int = 0, attempts: i
     return trial
 
 
-def test_a_drained_trial_loses_no_step(on_node_b: Experiment, faults: Cluster) -> None:
-    faults.kubectl(
-        "drain", "node-b", "--ignore-daemonsets", "--delete-emptydir-data", "--force",
-        "--pod-selector=app.kubernetes.io/name=trialpod-trial", "--timeout=60s", timeout=90,
-    )  # fmt: skip
-    assert_continued(on_node_b)
-    assert "Disrupted" in on_node_b.cluster.events()
-    assert "evicting" in on_node_b.cluster.events()
+@pytest.mark.together
+def test_a_drained_trial_loses_no_step(operator: Operator, namespace: Cluster) -> None:
+    experiment = begun(namespace, "drained")
+    node = experiment.running_pod()["spec"]["nodeName"]
+    try:
+        namespace.kubectl(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+            "--pod-selector=trialpod.dev/experiment=drained", "--timeout=60s", timeout=90,
+        )  # fmt: skip
+    finally:
+        namespace.kubectl("uncordon", node)
+    assert_continued(experiment)
+    assert "Disrupted" in namespace.events()
+    assert "evicting" in namespace.events()
 
 
 def test_trial_leaves_tainted_node_without_losing_a_step(on_node_b: Experiment, faults: Cluster) -> None:
@@ -68,8 +85,9 @@ def test_trial_leaves_tainted_node_without_losing_a_step(on_node_b: Experiment, 
     assert assert_continued(on_node_b)["nodeName"] == "node-a"
 
 
-def test_preempted_trial_resumes_when_there_is_room(operator: Operator, namespace: Cluster, faults: Cluster) -> None:
-    faults.apply(
+@pytest.mark.together
+def test_preempted_trial_resumes_when_there_is_room(operator: Operator, namespace: Cluster) -> None:
+    namespace.apply(
         {
             "apiVersion": "scheduling.k8s.io/v1",
             "kind": "PriorityClass",
@@ -90,15 +108,17 @@ def test_preempted_trial_resumes_when_there_is_room(operator: Operator, namespac
     assert_continued(experiment)
 
 
-def test_a_deleted_pod_is_a_disruption(on_node_b: Experiment) -> None:
-    on_node_b.cluster.kubectl("delete", "pod", on_node_b.running_pod()["metadata"]["name"], "--wait=false")
-    assert_continued(on_node_b)
+@pytest.mark.together
+def test_a_deleted_pod_is_a_disruption(somewhere: Experiment) -> None:
+    somewhere.cluster.kubectl("delete", "pod", somewhere.running_pod()["metadata"]["name"], "--wait=false")
+    assert_continued(somewhere)
 
 
-def test_vanished_pod_costs_only_steps_since_checkpoint(on_node_b: Experiment) -> None:
-    name = on_node_b.running_pod()["metadata"]["name"]
-    on_node_b.cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--wait=false")
-    assert_continued(on_node_b, lost_steps=5)
+@pytest.mark.together
+def test_vanished_pod_costs_only_steps_since_checkpoint(somewhere: Experiment) -> None:
+    name = somewhere.running_pod()["metadata"]["name"]
+    somewhere.cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--wait=false")
+    assert_continued(somewhere, lost_steps=5)
 
 
 def test_a_trial_continues_after_its_node_is_lost(on_node_b: Experiment, faults: Cluster) -> None:
@@ -131,17 +151,17 @@ def test_a_killed_trial_process_is_a_failure_and_is_retried(operator: Operator, 
 
 
 @pytest.mark.timeout(420)
-def test_operator_crash_does_not_disturb_running_trials(operator: Operator, namespace: Cluster) -> None:
+def test_operator_crash_does_not_disturb_running_trials(own_operator: Operator) -> None:
     scheduler = {"name": "asha", "parameters": {"max_t": 80, "grace_period": 5, "reduction_factor": 3}}
-    document = manifest(namespace, "orphans", steps=80, numSamples=4, scheduler=scheduler)
-    experiment = Experiment.apply(namespace, document)
+    document = manifest(own_operator.served, "orphans", steps=80, numSamples=4, scheduler=scheduler)
+    experiment = Experiment.apply(own_operator.served, document)
     experiment.wait_for_checkpoint(2)
     before = {pod["metadata"]["uid"] for pod in experiment.pods()}
-    operator.kill()
-    operator.wait_ready()
-    operator.delete_pod()
-    operator.wait_ready()
-    operator.kill()
+    own_operator.kill()
+    own_operator.wait_ready()
+    own_operator.delete_pod()
+    own_operator.wait_ready()
+    own_operator.kill()
     status = experiment.wait_until_over(240)
     assert (status["failures"], status["disruptions"]) == (0, 0)
     assert status["trials"]["terminated"] == 4

@@ -184,6 +184,7 @@ def run_here(folder: Path, made: dict[str, Any]) -> list[tuple[float, int, float
     return table([[json.loads(line) for line in file.read_text().splitlines()] for file in files])
 
 
+@pytest.mark.together
 class TestSchedulers:
     def test_own_one_pauses_and_copies(self, tmp_path: Path, namespace: Cluster) -> None:
         decider = {

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -25,15 +25,20 @@ from trialpod_operator.cluster.shards.assignment import SHARDS, ShardMap, decode
 
 pytestmark = pytest.mark.timeout(420)
 LEASE = "trialpod-operator"
+WITHIN_S = 45.0
+"""How late a decision may be where other tests run on the same processors; alone, all faults take less than 15 s."""
 Deed = tuple[float, str, str, str, str]
 """When, which operator's pod, verb, resource, and the name of what was changed."""
 
 
+_numbers = count()
+
+
 @pytest.fixture(scope="module")
-def pair(cluster: Cluster) -> Iterator[Operator]:
-    """Two operators; afterwards there is one again."""
-    yield Operator.install(cluster, "replicas=2", "podDisruptionBudget.enabled=true")
-    Operator.install(cluster)
+def pair(cluster: Cluster, no_shared_operator: None) -> Iterator[Operator]:
+    """Two operators, which serve one namespace."""
+    with Operator.own(cluster, "replicas=2", "podDisruptionBudget.enabled=true") as made:
+        yield made
 
 
 def shard_map(operator: Operator) -> ShardMap:
@@ -63,9 +68,10 @@ def both_at_work(operator: Operator) -> list[str]:
 
 
 class Deeds:
-    """What operators changed in the cluster since this was made."""
+    """What these operators changed in the cluster since this was made."""
 
-    def __init__(self) -> None:
+    def __init__(self, operator: Operator) -> None:
+        self._account = f"system:serviceaccount:{operator.cluster.namespace}:".encode()
         self._offset = layout.AUDIT_LOG.stat().st_size
         self.found: list[Deed] = []
 
@@ -77,7 +83,7 @@ class Deeds:
             if not line.endswith(b"\n"):
                 break
             self._offset += len(line)
-            if b"system:serviceaccount:trialpod-system:" not in line:
+            if self._account not in line:
                 continue
             event = json.loads(line)
             if event["verb"] not in ("create", "update", "patch", "delete", "deletecollection"):
@@ -96,28 +102,30 @@ class Deeds:
         return self.found
 
     def decisions(self, experiment: Experiment) -> list[Deed]:
-        """Return the pods that were made for an experiment."""
-        return [each for each in self.read() if each[2:4] == ("create", "pods") and belongs(each, experiment)]
+        """Return the trials that were made for an experiment."""
+        return [each for each in self.read() if each[2:4] == ("create", "tunetrials") and belongs(each, experiment)]
 
 
 def belongs(deed: Deed, experiment: Experiment) -> bool:
     return deed[4].startswith(f"{experiment.name}-")
 
 
-def busy(operator: Operator, namespace: Cluster) -> dict[str, Experiment]:
+def busy(operator: Operator, *, reuse_pods: bool = False) -> dict[str, Experiment]:
     """Return an experiment of each operator, by its pod's name, that starts a trial every few seconds."""
     found: dict[str, Experiment] = {}
-    wanted = both_at_work(operator)
-    for number in range(12):
+    wanted, namespace = both_at_work(operator), operator.served
+    for _ in range(12):
         if len(found) == len(wanted):
             break
         document = manifest(
             namespace,
-            f"busy{number}",
+            f"busy{next(_numbers)}",
             steps=6,
             numSamples=200,
-            maxConcurrentTrials=2,
+            maxConcurrentTrials=2 if reuse_pods else 1,
             checkpoint={"frequency": 3, "numToKeep": 1},
+            reusePods=reuse_pods,
+            suspend=True,  # until it is known whose it is
         )
         experiment = Experiment.apply(namespace, document)
         owner = shard_map(operator).shards[shard_of(experiment.object["metadata"]["uid"])].owner
@@ -125,25 +133,26 @@ def busy(operator: Operator, namespace: Cluster) -> dict[str, Experiment]:
             namespace.kubectl("delete", "te", experiment.name, "--wait=false")
         else:
             found[owner] = experiment
+            namespace.kubectl("patch", "te", experiment.name, "--type=merge", "-p", '{"spec":{"suspend":false}}')
     assert sorted(found) == wanted
     for experiment in found.values():
         experiment.wait(lambda status: status.get("trials", {}).get("terminated", 0) >= 2, "trials end", 120)
     return found
 
 
-def come_to_rest(namespace: Cluster, experiments: dict[str, Experiment]) -> None:
+def come_to_rest(experiments: dict[str, Experiment]) -> None:
     """Let all experiments continue, end, and show that nothing was lost or done twice."""
     for experiment in experiments.values():
         seen = experiment.status["trials"]["terminated"]
         experiment.wait(lambda status, seen=seen: status["trials"]["terminated"] > seen + 2, "it continues", 90)
-        namespace.kubectl("patch", "te", experiment.name, "--type=merge", "-p", '{"spec":{"suspend":true}}')
+        experiment.cluster.kubectl("patch", "te", experiment.name, "--type=merge", "-p", '{"spec":{"suspend":true}}')
     for experiment in experiments.values():
         experiment.wait(
             lambda _, it=experiment: it.condition("Suspended").get("status") == "True", "it is suspended", 90
         )
         assert experiment.status["failures"] == 0
         assert_history(experiment, verify=False)
-        namespace.kubectl("delete", "te", experiment.name, "--wait=false")
+        experiment.cluster.kubectl("delete", "te", experiment.name, "--wait=false")
 
 
 def stop(operator: Operator, pod: dict[str, Any]) -> None:
@@ -166,9 +175,9 @@ def kill_and_delete(operator: Operator, pod: dict[str, Any]) -> None:
     kill_process(operator, pod)
 
 
-def test_both_decide_each_for_its_own(pair: Operator, namespace: Cluster) -> None:
-    experiments = busy(pair, namespace)
-    deeds = Deeds()
+def test_both_decide_each_for_its_own(pair: Operator) -> None:
+    experiments = busy(pair)
+    deeds = Deeds(pair)
     for experiment in experiments.values():
         seen = experiment.status["trials"]["terminated"]
         experiment.wait(lambda status, seen=seen: status["trials"]["terminated"] > seen + 2, "it continues", 90)
@@ -178,29 +187,26 @@ def test_both_decide_each_for_its_own(pair: Operator, namespace: Cluster) -> Non
         assert {pod for _, pod, *_ in made} == {owner}
         number = str(shard_of(experiment.object["metadata"]["uid"]))
         assert {pod["metadata"]["labels"][names.SHARD_LABEL] for pod in experiment.pods()} <= {number}
-    come_to_rest(namespace, experiments)
+    come_to_rest(experiments)
 
 
 @pytest.mark.parametrize(
-    ("fault", "within_s"),
-    [(delete_pod, 20.0), (kill_process, 20.0), (kill_and_delete, 25.0), (stop, 25.0)],
-    ids=lambda value: getattr(value, "__name__", ""),
+    "fault", [delete_pod, kill_process, kill_and_delete, stop], ids=lambda fault: str(fault.__name__)
 )
 @pytest.mark.parametrize("victim", ["coordinator", "other"])
 def test_the_other_one_takes_over(
     pair: Operator,
-    namespace: Cluster,
     victim: str,
     fault: Callable[[Operator, dict[str, Any]], None],
-    within_s: float,
 ) -> None:
-    experiments = busy(pair, namespace)
+    # Both ways in which a trial gets its process have to continue: a pod of its own, and the next turn of a pod.
+    experiments = busy(pair, reuse_pods=victim == "other")
     holder = (pair.cluster.get("lease", LEASE) or {})["spec"]["holderIdentity"]
     gone = holder if victim == "coordinator" else next(name for name in experiments if name != holder)
     (stays,) = set(experiments) - {gone}
     pod = pair.cluster.get("pod", gone)
     assert pod is not None
-    deeds, orphan = Deeds(), experiments[gone]
+    deeds, orphan = Deeds(pair), experiments[gone]
     pids = processes_of(pod, "operator")
     began = time.time()
     fault(pair, pod)
@@ -210,11 +216,11 @@ def test_the_other_one_takes_over(
             made = [each for each in deeds.decisions(orphan) if each[0] > began + 0.5]
             return [each for each in made if each[1] != gone or fault is kill_process]
 
-        after = namespace.wait_for(decided, "somebody decides", 60, every=0.1)[0]
+        after = pair.served.wait_for(decided, "somebody decides", 60, every=0.1)[0]
         print(f"{victim} {fault.__name__}: the next decision came after {after[0] - began:.1f} s, by {after[1]}")
-        assert after[0] - began < within_s
+        assert after[0] - began < WITHIN_S
         if fault is stop:
-            time.sleep(max(0.0, began + 60.0 - time.time()))  # a minute, as of a machine that was suspended
+            time.sleep(max(0.0, began + 30.0 - time.time()))  # as a machine that was suspended: longer than any Lease
     finally:
         for pid in pids:
             try:
@@ -226,40 +232,38 @@ def test_the_other_one_takes_over(
         time.sleep(2.0)  # what the one that was stopped does now by what it knew, it does at once
         late = [each for each in deeds.read() if each[1] == gone and after[0] < each[0] < awake + 1.0]
         assert late == [], "the operator that lost its Lease still changed something"
-    come_to_rest(namespace, experiments)
+    come_to_rest(experiments)
     assert stays in both_at_work(pair)
 
 
-def test_rolling_restart_is_not_noticed(pair: Operator, namespace: Cluster) -> None:
-    experiments = busy(pair, namespace)
-    running = {owner: {pod["metadata"]["uid"] for pod in each.pods()} for owner, each in experiments.items()}
-    assert all(running.values())
-    deeds = {owner: Deeds() for owner in experiments}
+def test_rolling_restart_is_not_noticed(pair: Operator) -> None:
+    experiments = busy(pair)
+    deeds = {owner: Deeds(pair) for owner in experiments}
     began = time.time()
     pair.cluster.kubectl("rollout", "restart", "deployment/trialpod")
     pair.cluster.kubectl("rollout", "status", "deployment/trialpod", "--timeout=120s", timeout=130)
     print(f"both were replaced in {time.time() - began:.1f} s")
     both_at_work(pair)
-    come_to_rest(namespace, experiments)
+    come_to_rest(experiments)
     for owner, experiment in experiments.items():
         times = [began, *(at for at, *_ in deeds[owner].decisions(experiment))]
         gaps = [after - before for before, after in pairwise(times)]
         print(f"{experiment.name}: the longest time without a decision was {max(gaps):.1f} s")
-        assert max(gaps) < 25.0
+        assert max(gaps) < WITHIN_S
 
 
-def test_uninvolved_experiment_is_not_disturbed(pair: Operator, namespace: Cluster) -> None:
+def test_uninvolved_experiment_is_not_disturbed(pair: Operator) -> None:
     """Of the one that stays: its decisions come as before while the other one's shards are taken over."""
-    experiments = busy(pair, namespace)
+    experiments = busy(pair)
     gone, stays = sorted(experiments)
     pod = pair.cluster.get("pod", gone)
     assert pod is not None
-    deeds, began = Deeds(), time.time()
+    deeds, began = Deeds(pair), time.time()
     kill_and_delete(pair, pod)
-    namespace.wait_for(lambda: deeds.decisions(experiments[gone]), "the other takes over", 60, every=0.1)
+    pair.served.wait_for(lambda: deeds.decisions(experiments[gone]), "the other takes over", 60, every=0.1)
     until = time.time()
     times = [began, *(each[0] for each in deeds.decisions(experiments[stays])), until]
     gaps = [after - before for before, after in pairwise(times)]
     print(f"the longest time without a decision was {max(gaps):.1f} s")
-    assert max(gaps) < 8.0
-    come_to_rest(namespace, experiments)
+    assert max(gaps) < WITHIN_S / 2
+    come_to_rest(experiments)
