@@ -185,6 +185,33 @@ def test_unpicklable_stops_fit_before_writing(backend: Any, tmp_path: Path) -> N
     assert backend.requests == []
 
 
+class TestOwnSyncer:
+    class Copies:
+        def sync_up(self, local_dir: str, remote_dir: str) -> bool:
+            return True
+
+    def fit(self, backend: Any, tmp_path: Path, **sync: Any) -> ExperimentRequest:
+        run = {"sync_config": tune.SyncConfig(syncer=self.Copies(), **sync)}
+        make(backend, tmp_path / "here", run=run).fit()
+        return backend.requests[-1]  # type: ignore[no-any-return]
+
+    def test_copies_beside_the_callbacks_of_the_script(self, backend: Any, tmp_path: Path) -> None:
+        request = self.fit(backend, tmp_path, upload_dir="mine://there")
+        (callback,) = request.callbacks
+        assert (callback._folder, callback._remote) == (request.directory, "mine://there/exp")
+        assert request.storage_path == str(tmp_path / "here")
+
+    def test_without_a_place_elsewhere_has_nothing_to_copy_to(self, backend: Any, tmp_path: Path) -> None:
+        assert self.fit(backend, tmp_path).callbacks == []
+
+    def test_in_a_cluster_is_named_as_unused(
+        self, backend: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        backend.ships_code = True
+        assert self.fit(backend, tmp_path).callbacks == []
+        assert caplog.text.count("SyncConfig(syncer=Copies(...)) is not used in a cluster") == 1
+
+
 def test_a_config_that_contains_itself_is_named_with_both_places(backend: Any, tmp_path: Path) -> None:
     layers: list[Any] = [64]
     layers.append(layers)
