@@ -160,10 +160,12 @@ def _rounded(value: Any) -> Any:
 def page() -> str:
     """Return the page."""
     results = {name: each for name, each in json.loads(RESULTS.read_text()).items() if "ray" in each}
+    projects = {row["repository"].partition(" ")[0] for row in listed() if row["folder"] in results}
     lines = [
         "# Public scripts on Ray and here",
         "",
-        f"Scripts of {len(results)} projects, unmodified, ran on Ray and with `python -m trialpod.compat.ray`.",
+        f"{len(results)} scripts of {len(projects)} projects, unmodified, ran on Ray and with",
+        "`python -m trialpod.compat.ray`.",
         "Random numbers were seeded from outside, the same for both. Compared are: how the script ended, what it",
         "printed itself, and each trial's parameters, last metrics and files. `tools/compare_with_ray/scripts.py`",
         "runs them again from copies of the files; the scripts are their authors' and not kept here.",
@@ -219,7 +221,7 @@ def _in_cluster(cluster: dict[str, Any], here: dict[str, Any]) -> str:
     done = sum(trial["state"] == "TERMINATED" for trial in cluster["trials"])
     ended = f"With its trials in pods it ended well; {done} of {len(cluster['trials'])} trials completed"
     if configs[0] != configs[1]:
-        return f"{ended}, with other draws: there the operator draws, with a seed of its own."
+        return f"{ended}, with other draws."
     printed = "the same" if cluster["printed"] == here["printed"] else "something else"
     return f"{ended}, with the same parameters, and it printed {printed}."
 

@@ -49,15 +49,6 @@ def _mnist(_root: str, *, train: bool = True, transform: Any = None, **_: Any) -
     return Images()
 
 
-def _load_dataset(_path: str, **_: Any) -> Any:
-    """Stand for the same images as Hugging Face's data sets have them."""
-    parts = {"train": _mnist("", train=True), "test": _mnist("", train=False)}
-    return {
-        name: [dict(zip(("image", "label"), part[at], strict=True)) for at in range(len(part))]
-        for name, part in parts.items()
-    }
-
-
 def _seed_torch(module: types.ModuleType) -> None:
     module.manual_seed(7)
 
@@ -67,7 +58,6 @@ def _replace(name: str, value: Any) -> Callable[[types.ModuleType], None]:
 
 
 _THEN: dict[str, Callable[[types.ModuleType], None]] = {
-    "datasets": _replace("load_dataset", _load_dataset),
     "sklearn.datasets": _replace("fetch_covtype", _covtype),
     "torch": _seed_torch,
     "torchvision.datasets": _replace("MNIST", _mnist),
