@@ -1,7 +1,8 @@
 """SMAC: its multi-fidelity facade (Hyperband with a random forest) by ask and tell.
 
 A config that it asks for with a larger budget continues where its training paused; SMAC itself leaves open whether a
-training is resumed. Tasks of a single report have one fidelity, and get the facade for hyperparameter optimisation.
+training is resumed. One that it asks for again, with a budget that it has had, gets the value of then at no cost.
+Tasks of a single report have one fidelity, and get the facade for hyperparameter optimisation.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ConfigSpace import Categorical, Configuration, ConfigurationSpace, Float, I
 from serve import serve
 from smac import HyperparameterOptimizationFacade, MultiFidelityFacade, Scenario
 from smac.runhistory import StatusType, TrialInfo, TrialValue
+
+MAX_KNOWN = 1000
+"""So often in a row it may ask for what it knows; then a worker idles until the next report."""
 
 
 class SmacPeer:
@@ -50,33 +54,55 @@ class SmacPeer:
         )
         self._steps = steps
         self._names: dict[Configuration, str] = {}
-        self._asked: dict[str, TrialInfo] = {}
-        self._waiting: list[TrialInfo] = []
-        self._reached: dict[str, int] = {}
+        self._asked: dict[str, list[TrialInfo]] = {}  # of each trial, what is not answered yet
+        self._values: dict[str, list[float]] = {}  # the reports of each trial
+        self._running: set[str] = set()
 
     def next(self) -> tuple[str, dict[str, Any] | None] | None:
-        """Return what the facade asks for."""
-        info = self._facade.ask()
-        name = self._names.get(info.config)
-        new = name is None
-        if name is None:
-            name = self._names[info.config] = str(len(self._names))
-        self._asked[name] = info
-        return name, dict(info.config) if new else None
+        """Return what the facade asks for, as far as that is to be trained."""
+        for name, asked in self._asked.items():
+            if asked and name not in self._running:  # it was asked for while it was on its way out
+                self._running.add(name)
+                return name, None
+        for _ in range(MAX_KNOWN):
+            info = self._facade.ask()
+            if info.config not in self._names:
+                name = self._names[info.config] = str(len(self._names))
+                self._asked[name], self._values[name] = [info], []
+                self._running.add(name)
+                return name, dict(info.config)
+            name = self._names[info.config]
+            self._asked[name].append(info)
+            self._answer(name)
+            if self._asked[name] and name not in self._running:
+                self._running.add(name)
+                return name, None
+        return None
 
     def report(self, trial: str, step: int, value: float) -> str:
-        """Pause at the budget that was asked for."""
-        info = self._asked[trial]
-        if math.isnan(value):
-            self._facade.tell(info, TrialValue(cost=1e9, status=StatusType.CRASHED), save=False)
+        """Pause at the highest budget that was asked for."""
+        self._values[trial].append(value)
+        self._answer(trial)
+        if math.isnan(value) or step == self._steps:
             return "stop"
-        if step < min(round(info.budget or self._steps), self._steps):
-            return "continue"
-        self._facade.tell(info, TrialValue(cost=value), save=False)
-        return "stop" if step == self._steps else "pause"
+        return "continue" if self._asked[trial] else "pause"
 
     def ended(self, trial: str, decision: str) -> None:
-        """Nothing: the facade knows."""
+        """Note that a trial may be resumed."""
+        self._running.discard(trial)
+
+    def _answer(self, trial: str) -> None:
+        """Tell the facade what is known of a trial that it asked for."""
+        values = self._values[trial]
+        for info in list(self._asked[trial]):
+            needed = min(max(round(info.budget or self._steps), 1), self._steps)
+            if values and math.isnan(values[-1]):
+                self._facade.tell(info, TrialValue(cost=1e9, status=StatusType.CRASHED), save=False)
+            elif len(values) >= needed:
+                self._facade.tell(info, TrialValue(cost=values[needed - 1]), save=False)
+            else:
+                continue
+            self._asked[trial].remove(info)
 
 
 def _never_called(config: Any, seed: int = 0, budget: float = 0.0) -> float:  # noqa: ARG001  # SMAC reads the names
