@@ -100,7 +100,7 @@ class ArtifactCopies:
             return
         if self._storage is None:
             self._storage = self._open()
-        if self._marked and not self._storage.parent().exists(EXPERIMENT_KEY):
+        if self._is_deleted(self._storage):
             return
         for key, stamp in changed:
             if self._stopped():
@@ -113,6 +113,14 @@ class ArtifactCopies:
             except (StorageError, OSError, ValueError) as error:
                 if os.path.lexists(self._folder / key):
                     self._warn(key, str(error))
+
+    def _is_deleted(self, storage: Storage) -> bool:
+        try:
+            return self._marked and not storage.parent().exists(EXPERIMENT_KEY)
+        except StorageError as error:  # keys that open only this trial's folder
+            log.debug("whether the experiment was deleted cannot be checked: %s", error)
+            self._marked = False
+            return False
 
     def _files(self) -> Iterator[tuple[str, tuple[int, int]]]:
         for above, folders, names in os.walk(self._folder):

@@ -83,3 +83,18 @@ def test_nothing_is_copied_once_superseded_or_deleted(places: tuple[Path, Counti
     write(Path(storage.parent().local_path("") or ""), ".trialpod/experiment.json")
     assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
     assert storage.put == ["a"]
+
+
+def test_keys_that_open_only_the_trials_folder_suffice(
+    places: tuple[Path, Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Denied(DirectoryStorage):
+        def exists(self, key: str) -> bool:
+            raise StorageError("access denied")
+
+    trial, storage = places
+    write(trial, "a")
+    above = storage.parent().local_path("") or Path()
+    monkeypatch.setattr(storage, "parent", lambda: Denied(above))
+    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
+    assert storage.put == ["a"]
