@@ -148,7 +148,7 @@ test-addons: cluster ## Run the cluster tests that need other projects' programs
 	@tools/build_go kueue > /dev/null
 	@tools/build_go jobset > /dev/null
 	@tools/trial_kinds > /dev/null
-	@tools/cluster/command debian darknet
+	@for name in darknet openmp; do tools/cluster/command debian $$name || exit 1; done
 	@for name in python3.10-amd64 python3.11-arm64 sockeye; do tools/cluster/command python $$name > /dev/null || exit 1; done
 	@tools/build_go promtool > /dev/null
 	$(BIN)/pytest -q -p no:xdist tests/unit/chart

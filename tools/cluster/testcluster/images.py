@@ -25,14 +25,19 @@ from .system import ClusterError, run, say, unmount_below
 
 _BASE_PACKAGES = "python3,python3-venv,python-is-python3,ca-certificates"
 _SUITE = "bookworm"
-DEBIANS = {"bookworm": ("bookworm", "python3"), "trixie": ("trixie", "python3"), "darknet": ("bookworm", "darknet")}
+DEBIANS = {
+    "bookworm": ("bookworm", "python3"),
+    "trixie": ("trixie", "python3"),
+    "darknet": ("bookworm", "darknet"),
+    "openmp": ("bookworm", "python3,libgomp1,libgfortran5"),
+}
 """Images without trialpod for tests, as Debian has them: the suite, and what is installed of it."""
 _ALWAYS = ("bookworm", "trixie")
 _ADDED = {
-    "python310": ("python3.10-amd64", "usr/local"),
-    "sockeye": ("sockeye", "usr/local/lib/python3.11/dist-packages"),
+    "python310": ("bookworm", "python3.10-amd64", "usr/local"),
+    "sockeye": ("openmp", "sockeye", "usr/local/lib/python3.11/dist-packages"),
 }
-"""Images of Debian bookworm with one of `pythons.FETCHED`, and where it is in them."""
+"""One of `DEBIANS` with one of `pythons.FETCHED`, and where that is in it."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEBIAN_SETTINGS = {"Env": [f"PATH={_PATH}"], "User": "65532:65532"}
@@ -242,29 +247,29 @@ def import_packages(folder: Path) -> str:
     reference = f"docker.io/trialpod/packages:{key}"
     settings = {"Env": [f"PATH={_PATH}", "PYTHONPATH=/opt/packages"], "User": "65532:65532"}
     leave = ("*.pth", "__editable__*", "__pycache__", "pip", "pip-*", "tests")
-    _import_upon_debian(reference, folder, "opt/packages", settings, leave)
+    _import_upon_debian("bookworm", reference, folder, "opt/packages", settings, leave)
     return reference
 
 
 def import_added(name: str) -> str:
     """Give the nodes one of the images of `_ADDED`; return its reference."""
-    what, place = _ADDED[name]
+    debian, what, place = _ADDED[name]
     folder = pythons.FETCHED[what]()
-    key = hashlib.sha256(f"{_debian('bookworm')[0]} {folder.name}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{_debian(debian)[0]} {folder.name}".encode()).hexdigest()[:12]
     reference = f"docker.io/trialpod/{name}:{key}"
-    _import_upon_debian(reference, folder, place, _DEBIAN_SETTINGS)
+    _import_upon_debian(debian, reference, folder, place, _DEBIAN_SETTINGS)
     return reference
 
 
 def _import_upon_debian(
-    reference: str, folder: Path, place: str, settings: Mapping[str, Any], leave: Iterable[str] = ()
+    debian: str, reference: str, folder: Path, place: str, settings: Mapping[str, Any], leave: Iterable[str] = ()
 ) -> None:
-    """Give the nodes that lack it an image of Debian with a folder in a place, but for names of these patterns."""
+    """Give the nodes that lack it an image of `DEBIANS` with a folder in a place, but for names of these patterns."""
     lacking = [node for node in layout.NODES if not _present(node, reference)]
     if not lacking:
         return
-    make_debian("bookworm")
-    with tarfile.open(_debian("bookworm")[1]) as archive:
+    make_debian(debian)
+    with tarfile.open(_debian(debian)[1]) as archive:
         file = archive.extractfile(max(archive.getmembers(), key=lambda member: member.size))  # its one layer
         assert file is not None
         base = file.read()
