@@ -377,7 +377,8 @@ class CheckpointSpec(Model, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Keep what else a trial writes into its directory: after each checkpoint, every five minutes "
-            "and at its end these files are copied beside its checkpoints."
+            "and at its end these files are copied beside its checkpoints. Scoped credentials open only checkpoints: "
+            "with these they are not kept, and the trial's log says so."
         ),
     ] = False
 

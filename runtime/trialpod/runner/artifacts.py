@@ -3,8 +3,8 @@
 Files are copied after each checkpoint, from time to time, and once more at the end of the attempt; only those that
 have changed since. What the experiment writes itself is left out: it is copied by who runs the experiment.
 
-Invariants: a file that cannot be copied ends no trial; it is named in one warning. Nothing is copied once the attempt
-is superseded or its experiment deleted.
+Invariants: a file that cannot be copied ends no trial; the first ones are named, each in one warning. Nothing is
+copied once the attempt is superseded or its experiment deleted.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from trialpod.storage.layout import (
 log = logging.getLogger(__name__)
 
 PERIOD_S = 300.0
+MAX_WARNINGS = 3
+"""Files that are named; what keeps more of them from being copied keeps them all."""
 _OURS = {
     ERROR_FILE, LOG_FILE, PARAMS_FILE, PICKLED_ERROR_FILE, PICKLED_PARAMS_FILE, PROGRESS_FILE, RESULT_FILE,
 }  # fmt: skip
@@ -138,6 +140,6 @@ class ArtifactCopies:
                     yield str(path.relative_to(self._folder)), (facts.st_mtime_ns, facts.st_size)
 
     def _warn(self, key: str, problem: str) -> None:
-        if key not in self._warned:
+        if key not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(key)
             log.warning("%s of the trial is not kept: %s", key or "what else is in the directory", problem)
