@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_access import IMAGE, Cluster
 from experiments import Experiment, assert_history, assert_unbroken, counts, manifest
-from operator_release import CHART, NAMESPACE, RELEASE, Operator
+from operator_release import CHART, RELEASE, Operator
 from testcluster import layout, nodes
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 350
-REPOSITORY, TAG = "docker.io/trialpod/trialpod", "second"
-SECOND_IMAGE = f"{REPOSITORY}:{TAG}"
+TAG = "second"
+SECOND_IMAGE = f"docker.io/trialpod/trialpod:{TAG}"
 """This tree's image under another name: to Kubernetes and Helm, another release."""
-
-
-@pytest.fixture
-def before(cluster: Cluster) -> Iterator[Operator]:
-    """The operator from the second image; afterwards there is that from the first one again."""
-    for node in layout.NODES:
-        nodes.ctr(node, "images", "tag", "--force", f"docker.io/{IMAGE.removeprefix('docker.io/')}", SECOND_IMAGE)
-    own = Cluster(NAMESPACE)
-    values = [f"image.repository={REPOSITORY}", f"image.tag={TAG}", f"defaults.image={SECOND_IMAGE}"]
-    own.helm(
-        "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", "--take-ownership", "--wait",
-        "--timeout=120s", *(part for value in values for part in ("--set", value)),
-    )  # fmt: skip
-    yield Operator(own)
-    Operator.install(cluster)
 
 
 def pods_of(experiment: Experiment) -> dict[str, tuple[str, int]]:
@@ -79,26 +63,27 @@ def image_of(operator: Operator) -> str:
     return str(operator.pod()["spec"]["containers"][0]["image"])
 
 
-def test_upgrade_and_rollback_restart_no_pod_and_lose_nothing(
-    cluster: Cluster, before: Operator, namespace: Cluster
-) -> None:
-    assert image_of(before) == SECOND_IMAGE
-    experiment = running(namespace, "carried")
+def test_upgrade_and_rollback_restart_no_pod_and_lose_nothing(own_operator: Operator) -> None:
+    for node in layout.NODES:
+        nodes.ctr(node, "images", "tag", "--force", f"docker.io/{IMAGE.removeprefix('docker.io/')}", SECOND_IMAGE)
+    own_operator.upgrade(image=SECOND_IMAGE)
+    assert image_of(own_operator) == SECOND_IMAGE
+    experiment = running(own_operator.served, "carried")
     pods = pods_of(experiment)
     assert len(pods) == 2
 
     kept = ["upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--dry-run=server"]
-    assert TAG in before.cluster.helm(*kept), "new values get their defaults, old ones stay"
+    assert TAG in own_operator.cluster.helm(*kept), "new values get their defaults, old ones stay"
     began = time.monotonic()
-    after = Operator.install(cluster)
-    assert IMAGE in image_of(after)
+    own_operator.upgrade()
+    assert IMAGE in image_of(own_operator)
     continues(experiment)
     print(f"upgraded, and results are written again, after {time.monotonic() - began:.1f} s")
     assert pods_of(experiment) == pods
 
     began = time.monotonic()
-    before.cluster.helm("rollback", RELEASE, "--wait", "--timeout=120s")
-    assert image_of(before) == SECOND_IMAGE
+    own_operator.cluster.helm("rollback", RELEASE, "--wait", "--timeout=120s")
+    assert image_of(own_operator) == SECOND_IMAGE
     continues(experiment)
     print(f"rolled back, and results are written again, after {time.monotonic() - began:.1f} s")
     assert pods_of(experiment) == pods
@@ -106,43 +91,35 @@ def test_upgrade_and_rollback_restart_no_pod_and_lose_nothing(
     assert all(int(trial["status"].get("attempt", 1)) == 1 for trial in experiment.trials())
 
 
-def test_uninstall_keeps_experiments_and_reinstall_resumes(
-    cluster: Cluster, operator: Operator, namespace: Cluster
-) -> None:
-    experiment = running(namespace, "left", steps=250)
+def test_uninstall_keeps_experiments_and_reinstall_resumes(own_operator: Operator) -> None:
+    experiment = running(own_operator.served, "left", steps=250)
     pods = pods_of(experiment)
     iterations = experiment.checkpoint_iterations()
-    operator.cluster.helm("uninstall", RELEASE, "--wait", "--timeout=60s")
-    try:
-        assert experiment.object, "the experiment stays"
-        assert len(experiment.trials()) == 2
-        namespace.wait_for(
-            lambda: max(experiment.checkpoint_iterations()) > max(iterations) + 5, "its trials continue alone", 60
-        )
-        assert pods_of(experiment) == pods
-    finally:
-        Operator.install(cluster)
+    own_operator.cluster.helm("uninstall", RELEASE, "--wait", "--timeout=60s")
+    assert experiment.object, "the experiment stays"
+    assert len(experiment.trials()) == 2
+    own_operator.served.wait_for(
+        lambda: max(experiment.checkpoint_iterations()) > max(iterations) + 5, "its trials continue alone", 60
+    )
+    assert pods_of(experiment) == pods
+    own_operator.upgrade()
     continues(experiment)
     assert pods_of(experiment) == pods
     assert_nothing_lost(experiment, 250)
 
 
-def test_recipe_removes_objects_that_a_finalizer_holds(
-    cluster: Cluster, operator: Operator, namespace: Cluster
-) -> None:
+def test_recipe_removes_objects_that_a_finalizer_holds(own_operator: Operator) -> None:
+    namespace = own_operator.served
     document = manifest(namespace, "held", steps=400)
     document["spec"]["storage"]["deletionPolicy"] = "Delete"
     experiment = Experiment.apply(namespace, document)
     experiment.wait_for_checkpoint(2)
-    operator.cluster.helm("uninstall", RELEASE, "--wait", "--timeout=60s")
-    try:
-        namespace.kubectl("delete", "te", "held", "--wait=false")
-        time.sleep(3)  # nobody may take the finalizer off meanwhile
-        assert experiment.object["metadata"]["finalizers"] == ["trialpod.dev/storage"]
-        patch = json.dumps({"metadata": {"finalizers": None}})
-        namespace.kubectl("patch", "te", "held", "--type=merge", "-p", patch)
-        namespace.wait_for(lambda: experiment.object == {}, "it goes", 90)
-        namespace.wait_for(lambda: not namespace.list("pods"), "its pods go", 60)
-        assert experiment.checkpoint_iterations(), "what is stored stays"
-    finally:
-        Operator.install(cluster)
+    own_operator.cluster.helm("uninstall", RELEASE, "--wait", "--timeout=60s")
+    namespace.kubectl("delete", "te", "held", "--wait=false")
+    time.sleep(3)  # nobody may take the finalizer off meanwhile
+    assert experiment.object["metadata"]["finalizers"] == ["trialpod.dev/storage"]
+    patch = json.dumps({"metadata": {"finalizers": None}})
+    namespace.kubectl("patch", "te", "held", "--type=merge", "-p", patch)
+    namespace.wait_for(lambda: experiment.object == {}, "it goes", 90)
+    namespace.wait_for(lambda: not namespace.list("pods"), "its pods go", 60)
+    assert experiment.checkpoint_iterations(), "what is stored stays"
