@@ -132,7 +132,8 @@ class BasicVariantGenerator(SearchAlgorithm):
         Raises:
             InvalidInputError: the space, a point of `points_to_evaluate` or `num_samples` cannot be used.
         """
-        space = in_order(space, self._order)
+        if self._order:
+            space = in_order(space, self._order)
         self._space = VariantSpace(space)
         overlaid = [_overlaid(space, point, (), number) for number, point in enumerate(self._points)]
         self._point_spaces = [VariantSpace(each) for each in overlaid]

@@ -18,7 +18,7 @@ def order_of(space: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 def in_order(space: dict[str, Any], order: Sequence[str]) -> dict[str, Any]:
     """Return a space whose parameters stand in that order; those that it does not name come last."""
-    return _in_order(space, {name: at for at, name in enumerate(order)}, "") if order else space
+    return _in_order(space, {name: at for at, name in enumerate(order)}, "")
 
 
 def _in_order(space: dict[str, Any], places: Mapping[str, int], prefix: str) -> dict[str, Any]:
