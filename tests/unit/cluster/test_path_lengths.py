@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 import virtual_time
 from cluster_world import Play, World
 
@@ -30,6 +31,12 @@ MAX_REPORT = 82
 
 MAX_FIRST_POD = 123
 """Of a TuneExperiment, until its first pod is created: with validation, the opening of the storage, one pass."""
+
+
+@pytest.fixture(autouse=True)
+def no_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier test of this process may have imported the alias, which is then asked whether it is in use."""
+    monkeypatch.delitem(sys.modules, "trialpod.compat.ray", raising=False)
 
 
 @contextmanager
