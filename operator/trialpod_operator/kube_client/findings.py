@@ -12,7 +12,7 @@ from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.pods.reading import foreign
+from trialpod_operator.cluster.pods.reading import OTHER_PLATFORM_REMEDY, foreign
 from trialpod_operator.kube_client.probe_pod import Probe
 from trialpod_operator.kube_client.view import condition, is_true
 
@@ -76,6 +76,9 @@ def no_answer_finding(probe: Probe, pod: Mapping[str, Any], last: str) -> Findin
     """Return what it means that the program of the probe's pod said nothing; `last` is the last line of its log."""
     ended = terminated(pod)
     words = last_words(pod) or last
+    if "exec format error" in words.lower():
+        text = f"the image {probe.image} is built for another architecture than the pod's node: {words[:300]}"
+        return Finding("image", "bad", text, OTHER_PLATFORM_REMEDY)
     if probe.command and ended.get("reason") in NOT_STARTED:
         text = f"{probe.image} was pulled and has no Python: the operator brings one for the command"
         return Finding("image", "unknown", text, "storage and program are tried by the first trial")

@@ -11,6 +11,7 @@ container's termination message, with the exit status `UNFIT`, before anything o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from typing import Any
 
 from trialpod import variables
 from trialpod.errors import TrialpodError
+from trialpod.runner.command.program_file import machine_of, this_machine
 from trialpod.runner.pod import TerminationMessage
 from trialpod.runner.streams import write_stderr
 
@@ -130,6 +132,12 @@ def _probe(python: str, environ: Mapping[str, str]) -> dict[str, Any]:
         )  # fmt: skip
         found: dict[str, Any] = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        built_for = machine_of(python) if isinstance(error, OSError) and error.errno == errno.ENOEXEC else ""
+        if built_for not in ("", this_machine()):
+            raise UnfitPythonError(
+                f"the image is built for {built_for}, and this node is {this_machine()}: use an image that is built "
+                "for it too, or choose nodes of the other one (nodeSelector kubernetes.io/arch)"
+            ) from error
         why = str(error.strerror) if isinstance(error, OSError) else "it printed nothing that can be read"
         raise UnfitPythonError(f"the image's Python {python} does not run ({why}); correct the image") from error
     return found

@@ -257,6 +257,15 @@ def test_image_without_python_suits_a_command(server: ApiServer) -> None:
     assert "spec.trainable.command" in found.remedy
 
 
+def test_image_of_another_architecture_is_named(server: ApiServer) -> None:
+    ended = {"reason": "Error", "exitCode": 255, "message": "exec /usr/bin/python: exec format error"}
+    status = {"containerStatuses": [{"name": "trial", "state": {"terminated": ended}}]}
+    for command in (True, False):
+        (found,) = inside(server, "Failed", status=status, command=command)
+        assert (found.state, "built for another architecture" in found.text) == ("bad", True)
+        assert "kubernetes.io/arch" in found.remedy
+
+
 def test_a_pod_that_is_refused_says_why(server: ApiServer) -> None:
     message = 'pods "check" is forbidden: exceeded quota: small, requested: pods=1, used: pods=5, limited: pods=5'
     server.routes["POST", "/api/v1/namespaces/team/pods"] = {"code": 403, "reason": "Forbidden", "message": message}

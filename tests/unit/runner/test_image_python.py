@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from trialpod import variables
+from trialpod.runner.command.program_file import this_machine
 from trialpod.runner.image_python import DECIDER, UNFIT, UnfitPythonError, main, plan
 
 POD = "trialpod.runner.pod"
@@ -126,6 +128,15 @@ class TestWhatDoesNotFit:
             plan(POD, volume, {"PATH": str(tmp_path)})
         with pytest.raises(UnfitPythonError, match=r"deciding code.*spec\.decider\.image"):
             plan(DECIDER, volume, {"PATH": str(tmp_path)})
+
+    def test_one_of_another_architecture(self, tmp_path: Path, volume: Path) -> None:
+        environ = image(tmp_path)
+        number, name = (62, "amd64") if this_machine() == "arm64" else (183, "arm64")
+        (tmp_path / "image/bin/python3").write_bytes(
+            b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 2, number) + bytes(44)
+        )
+        with pytest.raises(UnfitPythonError, match=rf"built for {name}, and this node is .*kubernetes\.io/arch"):
+            plan(POD, volume, environ)
 
     def test_one_that_does_not_run(self, tmp_path: Path, volume: Path) -> None:
         environ = image(tmp_path)

@@ -15,6 +15,7 @@ from trialpod_operator.api import status_models
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.reading import (
+    OTHER_PLATFORM_REMEDY,
     PendingReason,
     Pod,
     Severity,
@@ -49,6 +50,8 @@ _IMAGE_REASONS = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
      "RegistryUnavailable", "SignatureValidationFailed"}
 )  # fmt: skip
+# As containerd, Docker and CRI-O say it.
+_OTHER_PLATFORM = re.compile(r"no match for platform|no matching manifest for|no image found in .* for architecture")
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
@@ -241,6 +244,8 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
         why, remedy = "that is no image name", "correct spec.image"
     elif reason == "ErrImageNeverPull":
         why, remedy = "it is not on the node, and imagePullPolicy is Never", "load it onto the nodes"
+    elif _OTHER_PLATFORM.search(low):  # before "not found", which containerd says of it too
+        why, remedy = "it is not built for the architecture of the pod's node", OTHER_PLATFORM_REMEDY
     elif "toomanyrequests" in low or "429" in low:
         why, severity = "the registry limits how often it is asked", "waiting"
         remedy = "it is retried; use imagePullSecrets or a mirror"
@@ -249,8 +254,6 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
         remedy = "check spec.image, and imagePullSecrets in spec.template.spec"
     elif "not found" in low or "manifest unknown" in low or "does not exist" in low:
         why, remedy = "the registry has no such image", "check the name and the tag in spec.image"
-    elif "no match for platform" in low:
-        why, remedy = "it is not built for this node's processor", "build it for that platform"
     else:
         why, severity = words or reason, "waiting"
         remedy = "it is retried; check spec.image and whether the nodes reach the registry"

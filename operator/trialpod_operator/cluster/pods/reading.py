@@ -15,6 +15,11 @@ Pod = Mapping[str, Any]
 MAX_FOREIGN = 400
 """Characters that are kept of a text that Kubernetes or a container wrote."""
 
+OTHER_PLATFORM_REMEDY = (
+    "use an image that is built for it too, or choose nodes of the image's architecture: kubernetes.io/arch in "
+    "spec.template.spec.nodeSelector"
+)
+
 
 def status_of(pod: Pod) -> Mapping[str, Any]:
     """Return the pod's status; empty before its first."""

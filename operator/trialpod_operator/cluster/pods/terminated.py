@@ -24,6 +24,7 @@
 | Pending forever: its node lost its sandbox after making a container | disruption | lost | SandboxLost |
 | deleted by somebody else, and not over before | disruption | preempted | PodDeleted |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
+| "exec format error" is all it says: another architecture | failure, no retry | failed | CommandNotFound |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
 | status 0 without a word: os._exit(0) and the like | failure | failed | ExitedSilently |
 | any other status | failure | failed | ContainerFailed |
@@ -47,6 +48,7 @@ from trialpod.runner.image_python import UNFIT
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods.reading import (
+    OTHER_PLATFORM_REMEDY,
     Pod,
     condition,
     container_state,
@@ -56,6 +58,7 @@ from trialpod_operator.cluster.pods.reading import (
     is_sidecar,
     last_end,
     last_lines,
+    node_of,
     seconds,
     status_of,
     trial_container,
@@ -87,6 +90,8 @@ _DISRUPTIONS: dict[str, Reason] = {
 _COMMAND = re.compile(
     r"executable file not found|exec: .*(no such file|permission denied|is a directory)|exec format"
 )
+# All that a container has said: its runtime's words (runc, crun), not those of a program that ran.
+_NOT_EXECUTED = re.compile(r"[^\n]*\bexec\b[^\n]*: \"?exec format error\"?[^\n]*", re.IGNORECASE)
 _OOM_AT_START = re.compile(r"OOM-killed|memory limit too low", re.IGNORECASE)
 _NO_RUNTIME = re.compile(r"No module named '?trialpod\b")
 _OUR_COMMAND = "trialpod.runner.pod"
@@ -308,6 +313,7 @@ def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Terminatio
 
 
 def _by_init_container(pod: Pod) -> Termination | None:
+    init = (pod.get("spec") or {}).get("initContainers") or ()
     for each in status_of(pod).get("initContainerStatuses") or ():
         state = (each.get("state") or {}).get("terminated")
         if state is None or not state.get("exitCode") or is_sidecar(pod, each.get("name", "")):
@@ -317,6 +323,9 @@ def _by_init_container(pod: Pod) -> Termination | None:
             if state.get("reason") == Reason.OOM_KILLED
             else f"exited with status {state['exitCode']}"
         )
+        container: Mapping[str, Any] = next((one for one in init if one.get("name") == each.get("name")), {})
+        if why := _not_executed(pod, container, state):
+            return _failure(Reason.INIT_CONTAINER_FAILED, f"init container {each.get('name')}: {why}")
         words = _in_words(last_lines(state.get("message")))
         return _failure(
             Reason.INIT_CONTAINER_FAILED,
@@ -352,6 +361,8 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None
         return _disruption(
             reason, f"the node could not start the container: {words}; another is tried", exit_code=code
         )
+    if code and (why := _not_executed(pod, trial_container(pod), terminated)):
+        return _failure(Reason.COMMAND_NOT_FOUND, why, exit_code=code, retry=False)
     if reason == _LOST or (code == _NOT_KNOWN and _is_ours(pod)):
         return _disruption(_LOST, "the node lost track of the container", exit_code=code, cause="lost")
     if _deleted_before(pod, terminated):
@@ -435,6 +446,17 @@ def _is_ours(pod: Pod) -> bool:
 
 def _starting(reason: str) -> bool:
     return reason in ("StartError", "ContainerCannotRun")
+
+
+def _not_executed(pod: Pod, container: Mapping[str, Any], terminated: Mapping[str, Any]) -> str:
+    """Return that a node's processor could not execute a container's program, "" if it did."""
+    output = str(terminated.get("message") or "").strip()
+    if not _NOT_EXECUTED.fullmatch(output):
+        return ""
+    return (
+        f"the image {container.get('image', '')} is built for another architecture than that of "
+        f"{node_of(pod) or 'its node'} ({foreign(output)}): {OTHER_PLATFORM_REMEDY}"
+    )
 
 
 def _out_of_memory(pod: Pod) -> str:

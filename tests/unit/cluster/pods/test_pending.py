@@ -50,6 +50,15 @@ _NODES = (
             "stuck",
             "r/train:1 cannot be pulled: the registry has no such image",
         ),
+        *(
+            (_waits("ErrImagePull", words), "ImagePullFailed", "stuck", wanted)
+            for words in (
+                'failed to pull and unpack image "r/train:1": no match for platform in manifest: not found',
+                "no matching manifest for linux/arm64/v8 in the manifest list entries",
+                'no image found in image index for architecture "arm64", variant "v8", OS "linux"',
+            )
+            for wanted in ("not built for the architecture of the pod's node", "kubernetes.io/arch")
+        ),
         (_waits("ErrImagePull", "pull access denied, authorization failed"), "ImagePullFailed", "stuck", "Secrets"),
         (_waits("ErrImagePull", "429 Too Many Requests: toomanyrequests"), "ImagePullFailed", "waiting", "limits"),
         (_waits("ErrImagePull", "dial tcp 10.0.0.1:443: i/o timeout"), "ImagePullFailed", "waiting", "i/o timeout"),

@@ -284,6 +284,40 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "status 255",
     ),
     (
+        "an image of another architecture, with the status of a lost container",
+        live_pod(phase="Failed", state=terminated(255, message="exec /usr/local/bin/python: exec format error\n")),
+        "failure",
+        "CommandNotFound",
+        "r/train:1 is built for another architecture than that of node-1 (exec /usr/local/bin/python: exec format",
+    ),
+    (
+        "an image of another architecture, as older runtimes say it",
+        live_pod(
+            phase="Failed",
+            state=terminated(1, message="standard_init_linux.go:228: exec user process caused: exec format error"),
+        ),
+        "failure",
+        "CommandNotFound",
+        "kubernetes.io/arch",
+    ),
+    (
+        "a program of another architecture that the trial has started",
+        live_pod(
+            phase="Failed",
+            state=terminated(1, message="Traceback:\nOSError: [Errno 8] exec ./tool: Exec format error: './tool'"),
+        ),
+        "failure",
+        "ContainerFailed",
+        "status 1 before the trial was over: OSError",
+    ),
+    (
+        "an init container of another architecture",
+        _init(terminated(255, message="exec /bin/cp: exec format error")),
+        "failure",
+        "InitContainerFailed",
+        "fetch: the image f is built for another architecture than that of node-1",
+    ),
+    (
         "init container",
         _init(terminated(2, message="no data\n")),
         "failure",
