@@ -76,7 +76,7 @@ class TestRun:
         shell.assert_whole()
 
     def test_failures_say_what_was_there(self, shell: Shell) -> None:
-        scripts = {"fail": "echo loss=1; echo broken pipe; exit 3", "silent": "echo los=1; echo bye"}
+        scripts = {"fail": "echo loss=1; echo broken pipe; exit 3", "silent": "yes los=1 | head -100; echo bye"}
         shell.write("train.sh", f"case $1 in fail) {scripts['fail']};; silent) {scripts['silent']};; esac")
         shell.manifest(
             trainable={"command": ["sh", "train.sh", "{kind}"]},
@@ -90,7 +90,10 @@ class TestRun:
         assert "the command ended without a result: 'loss' was not found; did you mean 'los'?" in done.stdout
         assert "; its output ends with 'bye'" in done.stdout
         (log,) = shell.folder.glob("trialpod-results/exp/*kind=silent*/log.txt")
-        assert "Looked for in: lines of the output with name=value, name: value or a JSON object" in log.read_text()
+        said = log.read_text()
+        assert "100 lines with numbers have come, and no result yet: 'loss' was not found; did you mean" in said
+        assert "Looked for in: lines of the output with name=value, name: value or a JSON object" in said
+        assert said.endswith("Its last lines:\n" + "  | los=1\n" * 9 + "  | bye\n")
 
     def test_a_program_that_is_not_there_ends_it_soon(self, shell: Shell) -> None:
         shell.manifest(

@@ -58,6 +58,8 @@ FOLDER = ".command"
 _TICK_S = 0.1
 _POLL_S = 1.0
 _SHOWN_CHARACTERS = 160
+_NAMED_LINES = 100
+"""After so many lines with numbers and names, and none with the objective, that is said while the command runs."""
 _DRAIN_TICK_S = 0.01
 _DRAIN_S = 10.0
 """How long what is left of the program's group may write on after the program has ended, as `tee` does."""
@@ -141,6 +143,7 @@ class _CommandRun:
         self._objective = self._assignment.metric
         self._wanted = self._wanted_names()
         self._collector = ResultCollector(self._objective, spec.metrics.step, iteration)
+        self._lines_without = 0  # the objective, before its first value
         self._reports = ReportServer()
         self._polled_at = 0.0
         self._commit_now = False
@@ -355,6 +358,17 @@ class _CommandRun:
     def _read(self, line: str, reader: LineReader, process: CommandProcess) -> None:
         if values := reader.read(line):
             self._add(values, None, process)
+            if self._objective and not self._collector.found and not self._resumed:
+                self._note_line_without(self._objective, reader)
+
+    def _note_line_without(self, objective: str, reader: LineReader) -> None:
+        """Warn of a name that is wrong before the program, which may run for days, has ended."""
+        self._lines_without += 1
+        if self._lines_without == _NAMED_LINES:
+            log.warning(
+                "%d lines with numbers have come, and no result yet: %s; looked for in %s",
+                _NAMED_LINES, missing_metric(objective, reader.seen), describe_search(self._spec.metrics),
+            )  # fmt: skip
 
     def _catch_up(
         self, process: CommandProcess, output: CommandOutput, reader: LineReader, sources: list[Source]
