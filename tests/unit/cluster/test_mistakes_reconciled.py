@@ -1,0 +1,79 @@
+"""Mistakes are named before the first pod, or at the first trials; what is not asked for costs nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+import pytest
+from cluster_world import Play, World
+from virtual_time import until
+
+from trialpod_operator.cluster import names
+
+DECIDING = ("/decisions/queue.py", "/cluster/decider/")
+"""What works for code of the user's that decides."""
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("argument", "words"),
+        [
+            ("--x={xx}", "spec.trainable.command[1]: {xx} is no parameter of the search space, which has x"),
+            ("--fast", "spec.trainable.command: nothing gives x to the program; add --x={x} to the command"),
+        ],
+    )
+    def test_is_refused_before_anything_is_made(self, play: Play, argument: str, words: str) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(trainable={"command": ["./train", argument]}, numSamples=100)
+            await until(lambda: world.condition("Stalled"), 10.0, "it is refused")
+            assert world.condition("Stalled")["reason"] == "InvalidSpec"
+            assert words in world.condition("Stalled")["message"]
+            assert not world.api.all("pods") + world.api.all("tunetrials")
+
+        play(scenario)
+
+
+class TestWithoutOwnCode:
+    @staticmethod
+    def deciding_calls(play: Play, **spec: Any) -> tuple[Counter[str], list[str]]:
+        """Return the calls of the functions of `DECIDING` in an experiment, and the names of its deciders' pods."""
+        calls: Counter[str] = Counter()
+        deciders: list[str] = []
+
+        def note(frame: FrameType, event: str, _argument: Any) -> None:
+            if event == "call" and any(part in frame.f_code.co_filename for part in DECIDING):
+                calls[frame.f_code.co_qualname] += 1
+
+        async def scenario(world: World) -> None:
+            def made(kind: str, item: dict[str, Any]) -> None:
+                if kind == "ADDED" and item["metadata"].get("labels", {}).get(names.ROLE_LABEL) == names.DECIDER_ROLE:
+                    deciders.append(item["metadata"]["name"])
+
+            world.api.listeners.append(made)
+            threads = set(threading.enumerate())
+            sys.setprofile(note)
+            try:
+                await world.apply(numSamples=6, maxConcurrentTrials=3, **spec)
+                await until(lambda: world.is_over() or deciders, 600.0, "it ends, or has a decider")
+            finally:
+                sys.setprofile(None)
+            assert set(threading.enumerate()) <= threads
+
+        play(scenario)
+        return calls, deciders
+
+    def test_no_pod_no_thread_no_work_for_a_decider(self, play: Play) -> None:
+        calls, deciders = self.deciding_calls(play)
+        assert deciders == []
+        assert set(calls) <= {"DeciderKeeper", "DeciderKeeper.__init__"}, calls
+        assert calls["DeciderKeeper.__init__"] == 1, "once for the experiment, whatever happens in it"
+
+    def test_own_code_has_them(self, play: Play) -> None:
+        calls, deciders = self.deciding_calls(play, decider={"scheduler": {"entrypoint": "mine:Own"}})
+        assert deciders == ["digits-decider-1"]
+        assert calls["DeciderKeeper.reconcile"] > 0
+        assert calls["DecisionQueue.__init__"] == 1
