@@ -14,8 +14,8 @@ from sim_local_plan import LOCAL_KINDS, LocalPlan, earlier_local_plan_of, local_
 from sim_plan import Fault
 
 PARTS = 4
-SEEDS = 200
-MORE_SEEDS = 800
+SEEDS = 120
+MORE_SEEDS = 880
 NOTICED_WITHIN = 40
 """A defect shows in one of so many seeds."""
 
