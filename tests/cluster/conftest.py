@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import subprocess
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,25 +98,36 @@ def cluster() -> Cluster:
         pytest.fail(reason, pytrace=False)
     made = Cluster()
     made.sweep_namespaces()
+    with _install_lock():
+        _apply_definitions(made)  # of two releases that make them at the same time, one fails
     return made
 
 
 @pytest.fixture(scope="session")
 def operator(cluster: Cluster) -> Operator:
     """The operator, installed from the chart with the image of this tree; it stays when the tests are over."""
-    with open(layout.CACHE / "operator-install.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Helm refuses to work on one release twice at the same time
+    with _install_lock():  # Helm refuses to work on one release twice at the same time
         return Operator.install(cluster)
 
 
 @pytest.fixture(scope="session")
 def no_shared_operator(cluster: Cluster) -> None:
     """Nobody serves all namespaces; the definitions are there."""
+    with _install_lock():
+        Cluster(NAMESPACE).helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
+        _apply_definitions(cluster)
+
+
+@contextmanager
+def _install_lock() -> Iterator[None]:
     with open(layout.CACHE / "operator-install.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        Cluster(NAMESPACE).helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+        yield
+
+
+def _apply_definitions(cluster: Cluster) -> None:
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
 
 
 @pytest.fixture
