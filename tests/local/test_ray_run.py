@@ -113,12 +113,17 @@ class Steps(tune.Trainable):
     def load_checkpoint(self, state):
         self.n = state["n"]
 
+    def _export_model(self, export_formats, export_dir):
+        path = os.path.join(export_dir, "exported")
+        open(path, "w").write(",".join(export_formats))
+        return {"model": path}
+
 config_file = os.path.abspath("mended")
 tune.register_trainable("steps", Steps)
 runner = TrialRunner(local_checkpoint_dir="results/exp")
 runner.add_trial(
     Trial("steps", stopping_criterion={"training_iteration": 4}, trial_name_creator=lambda trial: "mine",
-          checkpoint_config=air.CheckpointConfig(checkpoint_frequency=1))
+          export_formats=["model"], checkpoint_config=air.CheckpointConfig(checkpoint_frequency=1))
 )
 while not runner.is_finished():
     runner.step()
@@ -133,7 +138,14 @@ while not again.is_finished():
     again.step()
 (trial,) = again.get_trials()
 kept = sorted(name for name in os.listdir(trial.logdir) if name.startswith("checkpoint_"))
-print("second", trial, trial.status, trial.last_result["training_iteration"], len(kept))
+exported = open(os.path.join(trial.logdir, "exported")).read()
+print("second", trial, trial.status, trial.last_result["training_iteration"], len(kept), exported)
+restored = Trial("steps", stopping_criterion={"training_iteration": 6}, restore_path=trial.checkpoint.path)
+other = TrialRunner(local_checkpoint_dir="results/other")
+other.add_trial(restored)
+while not other.is_finished():
+    other.step()
+print("third", restored.last_result["n"], restored.last_result["iterations_since_restore"])
 """
 
 
@@ -142,11 +154,12 @@ class TestTrialRunner:
         shell.write("script.py", RUNNER)
         done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
         assert done.returncode == 0, done.stdout + done.stderr
-        words = ("first", "known", "second")
+        words = ("first", "known", "second", "third")
         assert [line for line in done.stdout.splitlines() if line.startswith(words)] == [
             "first mine ERROR mine 2 True",
             "known [(True, 'ERROR')]",
-            "second mine TERMINATED 4 4",
+            "second mine TERMINATED 4 4 model",
+            "third 6 2",
         ]
 
 

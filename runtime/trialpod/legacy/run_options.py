@@ -30,6 +30,12 @@ def with_run_options(trainable: Any, *, restore: str | None = None, export_forma
     return wrapped
 
 
+def run_options(trainable: Any) -> dict[str, Any]:
+    """Return what `with_run_options` gave to a Trainable, by the names of its arguments."""
+    found = {"restore": _find(trainable, _RESTORE), "export_formats": _find(trainable, _EXPORT)}
+    return {name: value for name, value in found.items() if value}
+
+
 def restore_path(trainable: Any) -> str | None:
     """Return the checkpoint that trials without one of their own start from."""
     found = _find(trainable, _RESTORE)

@@ -24,6 +24,7 @@ import msgspec
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, MissingPathError, NotPicklableError, NotReadyError, refuse_stand_ins
+from trialpod.legacy.run_options import run_options, with_run_options
 from trialpod.protocol.messages import CheckpointRules, TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
@@ -176,7 +177,10 @@ class Tuner:
         trainable = overwrite_trainable if trainable is None else trainable
         if trainable is None:
             trainable = stored_trainable(place, "Tuner.restore")
-        saved = _saved(place, "Tuner.restore", inspect_trainable(resolve_trainable(trainable)).name)
+        trainable = resolve_trainable(trainable)
+        saved = _saved(place, "Tuner.restore", inspect_trainable(trainable).name)
+        if not run_options(trainable):
+            trainable = with_run_options(trainable, **saved.get("run_options", {}))
         space = saved["param_space"] if param_space is None else checked_space(param_space)
         check_same_keys(saved["param_space"], space)
         tuner = cls(
@@ -523,6 +527,7 @@ class Tuner:
             "tune_config": self._tune_config,
             "run_config": run_config,
             "left_out": left_out,
+            "run_options": run_options(self._trainable),
         }
         try:
             body = pickled(saved, "the experiment's configuration", "tuner", travels=False)

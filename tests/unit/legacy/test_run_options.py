@@ -12,6 +12,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.legacy.run_options import export_formats, restore_path, with_run_options
 from trialpod.tune.logger import LegacyLoggerCallback, Logger
 from trialpod.tune.resources import resources_of
+from trialpod.tune.shipping.package import unpickled
 
 
 def train(config: dict[str, Any]) -> None:
@@ -64,6 +65,12 @@ class TestExport:
         with pytest.raises(InvalidInputError, match=message):
             tune.run(trainable, export_formats=formats)
         assert not used.requests
+
+    def test_is_kept_for_the_code_that_continues(self, used: Any, tmp_path: Path) -> None:
+        tune.run(Steps, export_formats=["onnx"], name="e", storage_path=tmp_path)
+        tune.Tuner.restore(tmp_path / "e", Steps).fit()
+        for request in used.requests:
+            assert export_formats(unpickled(Path(request.trainable.pickle).read_bytes(), "code")) == ["onnx"]
 
 
 class TestOlderLoggers:
