@@ -339,7 +339,14 @@ class Trainable:
         parent = str(self.remote_checkpoint_dir).rstrip("/")
         return parent if "://" in parent else f"file://{os.path.abspath(os.path.expanduser(parent))}"
 
-    _storage_path = _remote
+    def _storage_path(self, local_path: str) -> str:
+        """Return where a path below `logdir` is in `remote_checkpoint_dir`."""
+        if not self.remote_checkpoint_dir:
+            raise InvalidInputError(
+                f"{type(self).__name__}._storage_path({local_path!r}): there is no remote_checkpoint_dir; give it "
+                f"when the object is made, {type(self).__name__}(remote_checkpoint_dir=...)"
+            )
+        return os.path.join(self.remote_checkpoint_dir, os.path.relpath(local_path, self.logdir))
 
     def _upload(self, folder: str) -> None:
         if self.custom_syncer is None:

@@ -97,9 +97,12 @@ def test_durable_trainable_copies_and_restores(tmp_path: Path) -> None:
 
     first = Durable(f"file://{tmp_path}/remote", {"start": 3})
     first.train()
+    assert Durable({"start": 7}).storage_client is None
     path = str(tmp_path / "local" / "checkpoint_1")
     first.save(path)
     assert (tmp_path / "remote/checkpoint_1/my/check/point").read_text() == "4"
+    assert first.storage_client is not None
+    assert first.storage_client.read("checkpoint_1/my/check/point") == b"4"
     (tmp_path / "local").rename(tmp_path / "lost")
     second = Durable(f"file://{tmp_path}/remote")
     second.restore(path)

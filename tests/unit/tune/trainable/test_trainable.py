@@ -193,6 +193,13 @@ class TestOlderParts:
         assert os.path.dirname(saved) == trainable.logdir
         assert os.path.basename(saved) == "checkpoint_000000"
 
+    def test_paths_below_its_directory_are_known_elsewhere(self) -> None:
+        trainable = Counts(remote_checkpoint_dir="s3://bucket/there")
+        path = os.path.join(trainable.logdir, "checkpoint_000000", "model")
+        assert trainable._storage_path(path) == "s3://bucket/there/checkpoint_000000/model"
+        with pytest.raises(InvalidInputError, match="there is no remote_checkpoint_dir; give it"):
+            Counts()._storage_path(path)
+
     def test_a_remote_directory_may_be_a_plain_path(self, tmp_path: Path) -> None:
         trainable = Counts(remote_checkpoint_dir=str(tmp_path / "remote"))
         trainable.n = 7
