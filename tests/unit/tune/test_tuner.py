@@ -185,6 +185,20 @@ def test_unpicklable_stops_fit_before_writing(backend: Any, tmp_path: Path) -> N
     assert backend.requests == []
 
 
+def test_a_stop_function_stays_here_also_when_refused(backend: Any, tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def stop(trial_id: str, result: dict[str, Any]) -> bool:
+        return lock.locked()
+
+    with pytest.raises(InvalidInputError, match=r"closure variable 'lock' of stop: _thread.lock") as refused:
+        make(backend, tmp_path, run={"stop": stop}).fit()
+    assert "cannot be stored with the experiment" in str(refused.value)
+    assert "Create it where it is used" in str(refused.value)
+    assert "Trainable" not in str(refused.value)
+    assert "sent to the trials" not in str(refused.value)
+
+
 class TestOwnSyncer:
     class Copies:
         def sync_up(self, local_dir: str, remote_dir: str) -> bool:

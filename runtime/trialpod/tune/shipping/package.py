@@ -30,9 +30,12 @@ from trialpod.tune.shipping.stored_objects import RESTING_S, ObjectSet, collecti
 FILE = "trainable.pkl"
 _NOT_OWN = frozenset({"__main__", "trialpod", "trialpod_operator"})
 
-_REMEDY = (
-    "Create it inside the Trainable (in the function's body, in setup() of a class), or pass what it is made from"
-)
+_REMEDIES = {
+    True: "Create it inside the Trainable (in the function's body, in setup() of a class), or pass what it is made "
+    "from",
+    False: "Create it where it is used, or leave it out of the pickle with __getstate__",
+}
+"""Whether the object travels to the trials -> what to do with what cannot be pickled."""
 
 
 def pickled(
@@ -55,7 +58,7 @@ def pickled(
         lines = "".join(f"\n  - {culprit}" for culprit in culprits) or f"\n  - {type(error).__name__}: {error}"
         verb = "sent to the trials" if travels else "stored with the experiment"
         raise NotPicklableError(
-            f"{what} cannot be {verb}, because it holds what cannot be pickled:{lines}\n{_REMEDY}."
+            f"{what} cannot be {verb}, because it holds what cannot be pickled:{lines}\n{_REMEDIES[travels]}."
         ) from error
 
 
