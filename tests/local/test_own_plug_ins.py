@@ -138,6 +138,12 @@ class Fixed(Searcher):
         pass
 
 
+class Told(Fixed):
+    def set_search_properties(self, metric, mode, config, **spec):
+        assert config == {"c": 2}
+        return True
+
+
 class AtTwo(FIFOScheduler):
     def on_trial_result(self, controller, trial, result):
         return TrialScheduler.STOP if result["training_iteration"] >= 2 else TrialScheduler.CONTINUE
@@ -176,6 +182,7 @@ show(
     stopper=run(stop=AtFive()),
     searcher=run(search_alg=Fixed()),
     both=run(search_alg=Fixed(), space={"c": 2}, **goal),
+    told=run(search_alg=Told(), space={"c": 2}, **goal),
     fifo=run(scheduler=AtTwo(), **goal),
     unstorable=run(scheduler=Unstorable()),
 )
@@ -238,6 +245,7 @@ class TestOwnClasses:
             "stopper": [5, {}],
             "searcher": [8, {"x": 1}],
             "both": [8, {"x": 1, "c": 2}],
+            "told": [8, {"x": 1, "c": 2}],
             "fifo": [2, {}],
             "unstorable": [8, {}],
         }

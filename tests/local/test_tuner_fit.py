@@ -338,6 +338,8 @@ def f(config):
     print("epoch", config["x"])
     print("a warning", file=sys.stderr)
     tune.report({"loss": config["x"]})
+    if VERBOSE == 0:
+        raise ValueError("not shown either")
 running = RunConfig(storage_path=STORAGE, verbose=VERBOSE)
 Tuner(f, param_space={"x": tune.grid_search([1, 2])}, run_config=running).fit()
 """

@@ -85,6 +85,12 @@ class TestRunFromPython:
         text = summarize(experiment(rows, state="Succeeded", vocabulary=SCRIPT))
         assert text.endswith(f"\n\nretry:   {self.RESTORE}, resume_errored=True).fit()")
 
+    def test_without_a_metric_names_the_arguments_of_scripts(self) -> None:
+        row = trial(0, last_result={"loss": 1.0})
+        text = summarize(experiment([row], state="Succeeded", metric=None, best=None, vocabulary=SCRIPT))
+        assert "the experiment names no metric; pass it: TuneConfig(metric='loss', mode='max'), or get_best" in text
+        assert "spec." not in text
+
     def test_that_ended_well_needs_nothing(self) -> None:
         text = summarize(experiment([trial(0)], state="Succeeded", vocabulary=SCRIPT))
         assert "restore" not in text

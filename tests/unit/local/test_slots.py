@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from trialpod.errors import InvalidInputError
+from trialpod_operator.engine.vocabulary import SCRIPT
 from trialpod_operator.local.slots import Machine, Slots
 
 LAPTOP = Machine(cpus=4, memory=8 * 2**30, gpus=("0", "1"))
@@ -94,6 +95,20 @@ def test_what_can_never_fit_is_an_error_with_a_remedy(request_: dict[str, float]
     for call in (slots().fits, slots().concurrency, slots().check):
         with pytest.raises(InvalidInputError, match=says):
             call(request_)
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"cpu": 8}, "with_resources(trainable, {'cpu': 4}) or set the variable TRIALPOD_CPUS=N to overcommit"),
+        ({"gpu": 3}, "ask for less with tune.with_resources(trainable, {'gpu': 2})"),
+    ],
+)
+def test_scripts_are_told_the_remedy_in_python(request_: dict[str, float], says: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        Slots(LAPTOP, environ={}, vocabulary=SCRIPT).check(request_)
+    assert says in str(refused.value)
+    assert "--" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,13 @@ class TestResultInBucket:
         assert (result.metrics["loss"], result.path) == (0.5, str(tmp_path))
 
 
+def test_its_file_system_opens_its_path(tmp_path: Path) -> None:
+    write_results(tmp_path, [row(1, 1, 0.5)])
+    result = Result.from_trial(outcome(tmp_path))
+    with result.filesystem.open_input_stream(f"{result.path}/result.json") as stream:
+        assert json.loads(stream.read())["loss"] == 0.5
+
+
 def test_a_best_checkpoint_that_cannot_be_found_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoResultError, match="no checkpoint exists"):
         Result.from_trial(outcome(tmp_path)).get_best_checkpoint("loss", "min")
