@@ -136,10 +136,10 @@ class FakePods:
         """Return what the server has under a pod's name already."""
         return self.api.get("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
 
-    def kill(self, pod: Object, code: int = 137, reason: str = "OOMKilled") -> None:
+    def kill(self, pod: Object, code: int = 137, reason: str = "OOMKilled", message: str = "") -> None:
         """End the process at once."""
         self._stop_task(pod)
-        self._exit(pod, code, reason)
+        self._exit(pod, code, reason, message)
 
     def lose_sandbox(self, pod: Object) -> None:
         """The pod's node restarts when it has made the container and not started it: the kubelet leaves it so."""
@@ -236,13 +236,13 @@ class FakePods:
             for rank in [rank for rank, each in ranks.items() if each == uid]:
                 del ranks[rank]
 
-    def _exit(self, pod: Object, code: int, reason: str) -> None:
+    def _exit(self, pod: Object, code: int, reason: str, message: str = "") -> None:
         current = self.current(pod)
         if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
 
         def mark(each: Object) -> None:
-            ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self.api.now())}
+            ended = {"exitCode": code, "reason": reason, "message": message, "finishedAt": stamp(self.api.now())}
             why = self._reasons.get(each["metadata"]["uid"], {})
             each["status"] |= {"phase": "Failed" if code or why else "Succeeded", **why}
             others = [one for one in each["status"].get("containerStatuses") or () if one["name"] != names.CONTAINER]

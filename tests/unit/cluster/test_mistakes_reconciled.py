@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 from cluster_world import Play, World
+from fake_pods import Caller
 from virtual_time import until
 
+from trialpod.errors import TrainableError
 from trialpod_operator.cluster import names
+from trialpod_operator.decider.code import load_plan
+from trialpod_operator.experiment.decisions.messages import DecisionAnswer, DecisionRequest, decode_answer, encode
 
 DECIDING = ("/decisions/queue.py", "/cluster/decider/")
 """What works for code of the user's that decides."""
@@ -33,6 +37,55 @@ class TestCommand:
             assert world.condition("Stalled")["reason"] == "InvalidSpec"
             assert words in world.condition("Stalled")["message"]
             assert not world.api.all("pods") + world.api.all("tunetrials")
+
+        play(scenario)
+
+
+class TestImage:
+    def test_another_architecture_ends_it_soon(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(numSamples=100, maxConcurrentTrials=2, image="r/train:1")
+
+            def ends() -> bool:
+                for pod in world.pods.live():
+                    world.pods.kill(pod, 255, "Error", "exec /usr/bin/python: exec format error")
+                return world.is_over()
+
+            await until(ends, what="it ends")
+            assert "the first 3 trials failed before their first result" in world.condition("Failed")["message"]
+            assert "r/train:1 is built for another architecture" in world.condition("Failed")["message"]
+            assert len(world.trials()) <= 4
+
+        play(scenario)
+
+
+class TestOwnCode:
+    def test_of_another_python_is_named_before_the_first_trial(self, play: Play) -> None:
+        packed = b'{"format":1,"python":"3.9.1","cloudpickle":"3","name":"the deciding code"}\nno pickle'
+        with pytest.raises(TrainableError) as caught:
+            load_plan(packed, 1, "digits")
+
+        async def scenario(world: World) -> None:
+            await world.apply(numSamples=100, decider={"scheduler": {"entrypoint": "mine:Own"}})
+            await until(lambda: world.api.all("pods"), 10.0, "the decider's pod is made")
+            (pod,) = world.api.all("pods")
+            caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
+
+            def call(**given: Any) -> DecisionAnswer | None:
+                body = encode(DecisionRequest(**given))
+                reply = world.operator.service.handle("/v1/team/digits/decisions", body, caller)
+                assert isinstance(reply, tuple)
+                return decode_answer(reply[1]) if reply[0] == 200 else None
+
+            await until(lambda: call() is not None, 10.0, "a session begins")
+            began = call()
+            assert began is not None
+            call(session=began.session, problem=str(caught.value))
+            await until(lambda: world.condition("Ready").get("reason") == "DeciderFailed", 30.0, "it is told")
+            message = world.condition("Ready")["message"]
+            assert "was packed by Python 3.9.1" in message
+            assert "use an image with the same minor version of Python" in message
+            assert not world.trials()
 
         play(scenario)
 
