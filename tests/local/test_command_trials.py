@@ -228,7 +228,7 @@ class TestCommandLine:
     def test_a_program_that_is_not_there_creates_nothing(self, shell: Shell) -> None:
         done = shell.run("run", "--metric", "loss", "--", "./tarin.sh", "{lr:uniform:0:1}")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"trialpod: the program ./tarin.sh does not exist, seen from {shell.folder}\n"
+        assert done.stderr.startswith(f"trialpod: the program ./tarin.sh does not exist, seen from {shell.folder}.")
         assert not (shell.folder / "trialpod-results").exists()
 
     def test_what_does_not_go_together(self, shell: Shell) -> None:

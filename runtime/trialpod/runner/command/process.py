@@ -183,10 +183,17 @@ def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exce
                 f"the program {program} needs the loader {loader}, which is not here: it is built for another C "
                 "library (glibc or musl); build it for this image, or statically"
             )
-        why = (
-            "names an interpreter that does not exist (its #! line)" if there else f"does not exist, seen from {cwd}"
+        if there:
+            return (
+                f"the program {program} names an interpreter that does not exist (its #! line): correct that line, "
+                "install the interpreter (in a cluster in the image), or name another one first"
+            )
+        guess = nearest(os.path.basename(program), _programs(os.path.dirname(found))[:5000])
+        hint = f"; did you mean {os.path.join(os.path.dirname(program), guess)!r}?" if guess else "."
+        return (
+            f"the program {program} does not exist, seen from {cwd}{hint} Correct the command or its working "
+            "directory; in a cluster it has to be in the image"
         )
-        return f"the program {program} {why}"
     if isinstance(error, OSError) and error.errno is not None:
         known = _EXEC_FAILED.get(errno.errorcode.get(error.errno, ""))
         if known:

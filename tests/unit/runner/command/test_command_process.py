@@ -143,10 +143,11 @@ class TestProcess:
         ("program", "message"),
         [
             ("pyhton3", "there is no program 'pyhton3'; did you mean 'python3'"),
-            ("./nothing", "the program ./nothing does not exist, seen from"),
+            ("./nothing", "the program ./nothing does not exist, seen from .*in a cluster it has to be in the image"),
+            ("./lokced", "seen from .*; did you mean './locked'"),
             ("./locked", "may not be executed: chmod"),
             ("./headless", "has no #! line"),
-            ("./lost", "names an interpreter that does not exist"),
+            ("./lost", "names an interpreter that does not exist .*: correct that line"),
         ],
     )
     def test_a_program_that_cannot_start(self, tmp_path, program, message):
