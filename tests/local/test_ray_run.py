@@ -107,7 +107,7 @@ class Steps(tune.Trainable):
         self.n += 1
         if self.n > 2 and not os.path.exists(config_file):
             raise RuntimeError("broken")
-        return {"n": self.n}
+        return {"n": self.n, "cpus": self.trial_resources.cpu}
     def save_checkpoint(self, checkpoint_dir):
         return {"n": self.n}
     def load_checkpoint(self, state):
@@ -123,7 +123,8 @@ tune.register_trainable("steps", Steps)
 runner = TrialRunner(local_checkpoint_dir="results/exp")
 runner.add_trial(
     Trial("steps", stopping_criterion={"training_iteration": 4}, trial_name_creator=lambda trial: "mine",
-          export_formats=["model"], checkpoint_config=air.CheckpointConfig(checkpoint_frequency=1))
+          export_formats=["model"], placement_group_factory=tune.PlacementGroupFactory([{"CPU": 2}]),
+          checkpoint_config=air.CheckpointConfig(checkpoint_frequency=1))
 )
 while not runner.is_finished():
     runner.step()
@@ -133,13 +134,13 @@ print("first", trial, trial.status, trial.relative_logdir, len(kept), "broken" i
 open(config_file, "w").close()
 again = TrialRunner(local_checkpoint_dir="results/exp")
 again.resume(resume_errored=True)
-print("known", [(each.trial_id == trial.trial_id, each.status) for each in again.get_trials()])
+print("known", [(each.trial_id == trial.trial_id, each.status, each.resources.cpu) for each in again.get_trials()])
 while not again.is_finished():
     again.step()
 (trial,) = again.get_trials()
 kept = sorted(name for name in os.listdir(trial.logdir) if name.startswith("checkpoint_"))
-exported = open(os.path.join(trial.logdir, "exported")).read()
-print("second", trial, trial.status, trial.last_result["training_iteration"], len(kept), exported)
+exported, last = open(os.path.join(trial.logdir, "exported")).read(), trial.last_result
+print("second", trial, trial.status, last["training_iteration"], len(kept), exported, last["cpus"])
 restored = Trial("steps", stopping_criterion={"training_iteration": 6}, restore_path=trial.checkpoint.path)
 other = TrialRunner(local_checkpoint_dir="results/other")
 other.add_trial(restored)
@@ -157,8 +158,8 @@ class TestTrialRunner:
         words = ("first", "known", "second", "third")
         assert [line for line in done.stdout.splitlines() if line.startswith(words)] == [
             "first mine ERROR mine 2 True",
-            "known [(True, 'ERROR')]",
-            "second mine TERMINATED 4 4 model",
+            "known [(True, 'ERROR', 2.0)]",
+            "second mine TERMINATED 4 4 model 2.0",
             "third 6 2",
         ]
 

@@ -11,12 +11,13 @@ be checkpointed besides. An error of the experiment is raised by `step`.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, TrainableError
 from trialpod.legacy.experiment_analysis import ExperimentAnalysis
 from trialpod.legacy.internals.steering import SteeredScheduler, StepWatch
 from trialpod.legacy.internals.trial import Trial
@@ -24,6 +25,8 @@ from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.trial import Trial as TrialView
 from trialpod.tune.trial_config import CheckpointConfig
+
+logger = logging.getLogger(__name__)
 
 
 class GivenTrials(SearchAlgorithm):
@@ -122,6 +125,7 @@ class TrialRunner:
         self._trials: list[Trial] = []
         self._experiments: list[Any] = []
         self._steps = 0
+        self._stored_resources: dict[str, float] | None = None
         self._ends = False
         if resume and not (isinstance(resume, str) and resume.upper().startswith("AUTO") and not self._exists()):
             self._load()
@@ -160,6 +164,7 @@ class TrialRunner:
                 f"TrialRunner: there is no experiment to resume in {self._directory}; give the "
                 "local_checkpoint_dir of the earlier runner, or resume=False"
             )
+        self._stored_resources = _stored_resources(self._directory)
         self._follow(ExperimentAnalysis(self._directory).trials)
         self._resumed = True
 
@@ -261,13 +266,12 @@ class TrialRunner:
         running.start(lambda: ExperimentAnalysis(tuner.fit().outcome))
         return running
 
-    @staticmethod
-    def _registered(name: str) -> Any:
+    def _registered(self, name: str) -> Any:
         from trialpod.tune.registry import resolve_trainable
         from trialpod.tune.resources import with_resources
 
         found = resolve_trainable(name)
-        return with_resources(found, Trial(name).placement_group_factory)
+        return with_resources(found, self._stored_resources or Trial(name).placement_group_factory)
 
     def _call(self, trials: list[Trial], common: dict[str, Any]) -> Callable[[], Any]:
         """Return what runs these trials."""
@@ -320,6 +324,8 @@ class TrialRunner:
             trial = own.get(view.trial_id)
             if trial is None:
                 trial = Trial(view.trainable_name, config=view.config, trial_id=view.trial_id, stub=True)
+                if self._stored_resources and self._running is None:
+                    trial.update_resources(self._stored_resources)
                 self._trials.append(trial)
             trial.follow(view)
 
@@ -467,3 +473,17 @@ class _Running:
         # It must not keep a script alive that ends without `cleanup`: then its processes end, too.
         self.thread = threading.Thread(target=call, name="trialpod-experiment", daemon=True)
         self.thread.start()
+
+
+def _stored_resources(directory: str) -> dict[str, float] | None:
+    """Return what each trial of an earlier runner asked for; None where that depends on the config, or is lost."""
+    from trialpod.tune.location.places import experiment_place
+    from trialpod.tune.resources import resources_of
+    from trialpod.tune.tuner import stored_trainable
+
+    try:
+        fixed, ask = resources_of(stored_trainable(experiment_place(directory), "TrialRunner.resume"))
+    except TrainableError as error:
+        logger.warning("what the trials in %s asked for is not known; they get the default: %s", directory, error)
+        return None
+    return fixed if ask is None else None
