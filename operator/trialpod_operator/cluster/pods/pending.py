@@ -50,6 +50,9 @@ _IMAGE_REASONS = frozenset(
     {"ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
      "RegistryUnavailable", "SignatureValidationFailed"}
 )  # fmt: skip
+# Numbers as words: a digest may have them too.
+_TOO_MANY = re.compile(r"toomanyrequests|\b429\b")
+_NO_ACCESS = re.compile(r"unauthorized|denied|\b40[13]\b|no basic auth")
 # As containerd, Docker and CRI-O say it.
 _OTHER_PLATFORM = re.compile(r"no match for platform|no matching manifest for|no image found in .* for architecture")
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
@@ -246,10 +249,10 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
         why, remedy = "it is not on the node, and imagePullPolicy is Never", "load it onto the nodes"
     elif _OTHER_PLATFORM.search(low):  # before "not found", which containerd says of it too
         why, remedy = "it is not built for the architecture of the pod's node", OTHER_PLATFORM_REMEDY
-    elif "toomanyrequests" in low or "429" in low:
+    elif _TOO_MANY.search(low):
         why, severity = "the registry limits how often it is asked", "waiting"
         remedy = "it is retried; use imagePullSecrets or a mirror"
-    elif any(word in low for word in ("unauthorized", "denied", "401", "403", "no basic auth")):
+    elif _NO_ACCESS.search(low):
         why = "the registry refuses access, or has no such image"
         remedy = "check spec.image, and imagePullSecrets in spec.template.spec"
     elif "not found" in low or "manifest unknown" in low or "does not exist" in low:

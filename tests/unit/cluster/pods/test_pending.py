@@ -59,6 +59,13 @@ _NODES = (
             )
             for wanted in ("not built for the architecture of the pod's node", "kubernetes.io/arch")
         ),
+        (
+            _waits("ErrImagePull", 'failed to resolve reference "r/train@sha256:a4291b403c": not found'),
+            "ImagePullFailed",
+            "stuck",
+            "the registry has no such image",
+        ),
+        (_waits("ErrImagePull", "unexpected status: 403 Forbidden"), "ImagePullFailed", "stuck", "Secrets"),
         (_waits("ErrImagePull", "pull access denied, authorization failed"), "ImagePullFailed", "stuck", "Secrets"),
         (_waits("ErrImagePull", "429 Too Many Requests: toomanyrequests"), "ImagePullFailed", "waiting", "limits"),
         (_waits("ErrImagePull", "dial tcp 10.0.0.1:443: i/o timeout"), "ImagePullFailed", "waiting", "i/o timeout"),
