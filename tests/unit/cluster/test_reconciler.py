@@ -137,6 +137,27 @@ def test_a_log_that_takes_long_holds_up_nothing_else(play: Play, reuse: bool, ha
     play(scenario)
 
 
+@pytest.mark.parametrize("takes_s", [0.7, 0.8, 1.0, 1.1, 1.3])
+def test_an_experiment_is_over_only_when_its_trials_say_so(play: Play, takes_s: float) -> None:
+    async def scenario(world: World) -> None:
+        request = world.operator.kube.request
+        seen: list[list[str]] = []
+
+        async def slow(method: str, path: str, **more: Any) -> Any:
+            if method == "PATCH" and "/tunetrials/" in path:
+                await asyncio.sleep(takes_s)  # trials end meanwhile
+            if method == "PATCH" and "/tuneexperiments/" in path and more["body"]["status"].get("completionTime"):
+                seen.append(world.states())
+            return await request(method, path, **more)
+
+        world.operator.kube.request = slow  # type: ignore[method-assign]
+        await world.apply(numSamples=3)
+        await world.until_over()
+        assert seen[0] == ["TERMINATED"] * 3
+
+    play(scenario)
+
+
 def test_logs_that_cannot_be_had_do_not_keep_pods_forever(play: Play) -> None:
     async def scenario(world: World) -> None:
         def refuse(method: str, path: str, _body: object) -> object:

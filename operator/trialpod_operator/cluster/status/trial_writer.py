@@ -162,6 +162,15 @@ class TrialStatusWriter:
         self._batch = min(MAX_BATCH, max(MIN_BATCH, 2 * (len(plans) - len(late))))
         return not late and len(plans) < batch
 
+    def is_behind(self, bindings: PodBindings) -> bool:
+        """Return whether the status of a TuneTrial that exists is still to be written, or an attempt's end to be seen."""
+        if bindings.under_way:
+            return True
+        found = (
+            self._services.cache.trial(self._key, names.trial_name(self._name, each)) for each in bindings.changed
+        )
+        return any(item is not None for item in found)
+
     def _trial_status(
         self,
         trial: Trial,

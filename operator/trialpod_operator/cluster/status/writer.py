@@ -108,8 +108,13 @@ class StatusWriter:
             all_written = await self._trials.write(durable, bindings, now, PASS_BUDGET_S)
         else:
             all_written = True
-        if durable is not None and durable.engine.finished and not durable.files_stored and problem is None:
-            return EXPERIMENT_INTERVAL_S  # it is over, and says so once its files are stored
+        if durable is not None and durable.engine.finished and problem is None:
+            # It is over, and says so once its files are stored and the statuses of its trials say the same: a trial
+            # may have ended while these were being written.
+            if not durable.files_stored:
+                return EXPERIMENT_INTERVAL_S
+            if bindings is not None and self._trials.is_behind(bindings):
+                return SETTLE_S / 2
         if now - self._written_at < EXPERIMENT_INTERVAL_S and problem is None:
             return EXPERIMENT_INTERVAL_S - (now - self._written_at) if all_written else 0.0
         await self._write_experiment(experiment, durable, bindings, problem, now, refused=refused)
