@@ -163,13 +163,11 @@ class TrialStatusWriter:
         return not late and len(plans) < batch
 
     def is_behind(self, bindings: PodBindings) -> bool:
-        """Return whether the status of a TuneTrial that exists is still to be written, or an attempt's end to be seen."""
+        """Return whether a trial's end is still to be written, where there is a TuneTrial for it."""
         if bindings.under_way:
             return True
-        found = (
-            self._services.cache.trial(self._key, names.trial_name(self._name, each)) for each in bindings.changed
-        )
-        return any(item is not None for item in found)
+        changed = [names.trial_name(self._name, trial_id) for trial_id in bindings.changed]
+        return any(self._services.cache.trial(self._key, name) is not None for name in changed)
 
     def _trial_status(
         self,
