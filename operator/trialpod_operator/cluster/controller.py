@@ -80,6 +80,7 @@ class Controller:
             enqueue_soon=lambda key: self.queue.add_later(key, CHANGE_S),
             clock=monotonic_epoch(clock),
             authority=authority,
+            serves=self.ownership.serves,
         )
         self._controllers: dict[str, ExperimentController] = {}
         self._closed: asyncio.Event = asyncio.Event()  # set, and replaced, whenever a controller is gone

@@ -263,6 +263,9 @@ class ExperimentController:
             problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
             if problem is None and self._durable is not None and self._durable.decisions is not None:
                 problem = self._decider.problem(self._durable.decisions)
+        # Another operator may have been given it meanwhile, whose words would be overwritten.
+        if not self._services.serves(self.uid):
+            return 0.0
         # The status last: pods do not wait for it, and it says what the steps before have found.
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(

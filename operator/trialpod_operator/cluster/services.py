@@ -31,6 +31,7 @@ class Services:
         enqueue_soon: has it reconciled within about a second.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
+        serves: returns whether the experiment with a uid is this operator's.
     """
 
     kube: Kube
@@ -40,6 +41,7 @@ class Services:
     enqueue_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
+    serves: Callable[[str], bool] = lambda _uid: True
     _published: set[str] = field(default_factory=set)  # namespaces
 
     async def list_children(self, key: str) -> None:
