@@ -81,6 +81,14 @@ def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:
     holds(earlier_local_plan_of(seed))
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(3591337404, id="an attempt was given in answer to a request that its process had given up")],
+)
+def test_what_went_wrong_once_does_not_again(seed: int) -> None:
+    holds(local_plan_of(seed))
+
+
 @pytest.mark.once
 def test_without_a_fault_nothing_is_repeated_or_left_over() -> None:
     for seed in range(10):

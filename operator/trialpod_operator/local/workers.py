@@ -311,7 +311,9 @@ class Workers:
 
     async def _give_next(self, worker: _Worker, request: AssignmentRequest) -> AssignmentAnswer:
         waiting: asyncio.Future[tuple[Trial, int] | None] = asyncio.get_running_loop().create_future()
-        worker.waiting = waiting
+        earlier, worker.waiting = worker.waiting, waiting
+        if earlier is not None:
+            earlier.cancel()  # its process has given that request up
         self._pump()
         try:
             await asyncio.wait([waiting], timeout=IDLE_WORKER_S)
@@ -319,9 +321,12 @@ class Workers:
             self._take_back(waiting)
             raise
         finally:
-            worker.waiting = None
-        # One that died while its request was under way has run nothing of the trial that waits for it.
-        if self._workers.get(worker.key) is not worker or not self._pool.is_alive(worker.key):
+            asks_again = worker.waiting is not waiting
+            if not asks_again:
+                worker.waiting = None
+        # One that died while its request was under way has run nothing of the trial that waits for it, and one that
+        # has asked again would never see this answer.
+        if asks_again or self._workers.get(worker.key) is not worker or not self._pool.is_alive(worker.key):
             self._take_back(waiting)
             return _NO_WORK
         work = waiting.result() if waiting.done() and not waiting.cancelled() else None
