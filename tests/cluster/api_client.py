@@ -30,6 +30,13 @@ class ApiError(Exception):
     """The API server could not be asked, or refused: the message says why."""
 
 
+class _Connection(http.client.HTTPSConnection):
+    """Closed with the thread that has it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class ApiClient:
     """The administrator's view. It may be used by several threads."""
 
@@ -105,12 +112,12 @@ class ApiClient:
         return found
 
     def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
-        connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+        connection: _Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             context = ssl.create_default_context(cafile=str(layout.PKI / "ca.crt"))
             context.load_cert_chain(layout.PKI / "admin.crt", layout.PKI / "admin.key")
             host, _, port = layout.API_URL.removeprefix("https://").partition(":")
-            connection = http.client.HTTPSConnection(host, int(port), timeout=30, context=context)
+            connection = _Connection(host, int(port), timeout=30, context=context)
             self._local.connection = connection
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -118,7 +125,7 @@ class ApiClient:
         return response.status, response.read()
 
     def _close(self) -> None:
-        connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+        connection: _Connection | None = getattr(self._local, "connection", None)
         self._local.connection = None
         if connection is not None:
             connection.close()
