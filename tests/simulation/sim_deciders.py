@@ -61,7 +61,7 @@ class Steps(Searcher):
         return {"x": 0.5 + (self.count * 0.37 + self.best) % 1.0}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        if result:
+        if result and "score" in result:  # one that its user stopped may have none
             self.best = max(self.best, result["score"])
 
 
