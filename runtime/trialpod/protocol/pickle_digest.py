@@ -19,7 +19,8 @@ _NESTED = frozenset({"of_main", "of_module"})
 """Functions of `trialpod.protocol.pickling` whose last argument is a pickle."""
 _LEFT_OUT = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5, "code_of_file": 0}
 """Functions, and which of their arguments says nothing: a random number, the place of a file."""
-_FILE = "__file__"  # where a script is does not matter
+_SAY_NOTHING = frozenset({"__file__", "__doc__"})
+"""Keys: where a script is, and the text that a dataclass makes of its defaults, sets among them in any order."""
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_TUPLE": "tuple", "EMPTY_LIST": "list", "EMPTY_DICT": "dict", "EMPTY_SET": "set"}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -164,9 +165,9 @@ def _sum(node: _Node) -> bytes:
     for digest in digests:
         found.update(digest)
     for kind, items in node.done:
-        if kind == "items" and _FILE in items[::2]:
-            at = items.index(_FILE)
-            items = items[:at] + items[at + 2 :]
+        if kind == "items":
+            pairs = zip(items[::2], items[1::2], strict=True)
+            items = [each for key, value in pairs if not _says_nothing(key) for each in (key, value)]
         digests = [_of(item) for item in items]
         if kind == "add":
             digests.sort()
@@ -180,6 +181,10 @@ def _of(part: Any) -> bytes:
     if isinstance(part, _Node):
         return part.digest or b"an object that holds itself"
     return hashlib.sha256(f"{type(part).__name__} {part!r}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _says_nothing(key: Any) -> bool:
+    return isinstance(key, str) and key in _SAY_NOTHING
 
 
 def _called(node: _Node) -> str:
