@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_changed_pickle_is_refused_unopened(tmp_path: Path) -> None:
 
 
 def test_files_that_travel_go_before_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(sys, "path", list(sys.path))
     (folder / "pinned.py").write_text("def train(config):\n    return 1\n")
     modules = {

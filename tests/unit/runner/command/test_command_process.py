@@ -261,8 +261,9 @@ class TestReports:
             assert report(["loss"]) == 2
             assert "'loss' is no metric; write name=number" in capsys.readouterr().err
             assert report(["step=4"]) == 2
-            with pytest.raises(urllib.error.HTTPError, match="404"):
+            with pytest.raises(urllib.error.HTTPError, match="404") as refused:
                 urllib.request.urlopen(server.url[:-1], data=b"loss=1")
+            refused.value.close()
             assert server.next() is None
         finally:
             server.close()
