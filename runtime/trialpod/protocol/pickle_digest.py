@@ -167,7 +167,7 @@ def _sum(node: _Node) -> bytes:
     for kind, items in node.done:
         if kind == "items":
             pairs = zip(items[::2], items[1::2], strict=True)
-            items = [each for key, value in pairs if not _says_nothing(key) for each in (key, value)]
+            items = [each for key, value in pairs if key not in _SAY_NOTHING for each in (key, value)]
         digests = [_of(item) for item in items]
         if kind == "add":
             digests.sort()
@@ -181,10 +181,6 @@ def _of(part: Any) -> bytes:
     if isinstance(part, _Node):
         return part.digest or b"an object that holds itself"
     return hashlib.sha256(f"{type(part).__name__} {part!r}".encode("utf-8", "surrogatepass")).digest()
-
-
-def _says_nothing(key: Any) -> bool:
-    return isinstance(key, str) and key in _SAY_NOTHING
 
 
 def _called(node: _Node) -> str:
