@@ -26,8 +26,8 @@ _GROUPS = {
 _PATHS = {name: path for path, kinds in _GROUPS.items() for kind in kinds for name in (kind, f"{kind}s")}
 
 
-class ApiError(Exception):
-    """The API server could not be asked, or refused: the message says why."""
+class KubectlError(AssertionError):
+    """The cluster could not be asked, or refused, by kubectl or without it: the message says why."""
 
 
 class _Connection(http.client.HTTPSConnection):
@@ -52,7 +52,7 @@ class ApiClient:
         """Return an object as ``kubectl get -o json`` prints it, or None if it is not there.
 
         Raises:
-            ApiError: The API server did not answer, or refused.
+            KubectlError: The API server did not answer, or refused.
         """
         found = self._ask("GET", f"{_path(kind, namespace)}/{quote(name)}")
         if found is not None:
@@ -63,12 +63,12 @@ class ApiClient:
         """Return the objects of a kind with these labels.
 
         Raises:
-            ApiError: The API server did not answer, or refused.
+            KubectlError: The API server did not answer, or refused.
         """
         query = f"?{urlencode({'labelSelector': selector})}" if selector else ""
         found = self._ask("GET", _path(kind, namespace) + query)
         if found is None:
-            raise ApiError(f"the API server does not know {kind}")
+            raise KubectlError(f"the API server does not know {kind}")
         items: list[dict[str, Any]] = found["items"]
         for item in items:  # in a list of built-in kinds the items do not say what they are
             item.setdefault("apiVersion", found["apiVersion"])
@@ -80,17 +80,17 @@ class ApiClient:
         """Make a namespace, or an object in one.
 
         Raises:
-            ApiError: The API server did not answer, or refused.
+            KubectlError: The API server did not answer, or refused.
         """
         path = _path(item["kind"].lower(), namespace) if namespace else "/api/v1/namespaces"
         if self._ask("POST", path, item) is None:
-            raise ApiError(f"POST {path}: not found")
+            raise KubectlError(f"POST {path}: not found")
 
     def delete_namespace(self, name: str) -> None:
         """Begin to delete a namespace with all that is in it, if it is there.
 
         Raises:
-            ApiError: The API server did not answer, or refused.
+            KubectlError: The API server did not answer, or refused.
         """
         self._ask("DELETE", f"/api/v1/namespaces/{quote(name)}")
 
@@ -102,12 +102,12 @@ class ApiClient:
         except (OSError, http.client.HTTPException) as error:
             self._close()
             if not reused:
-                raise ApiError(f"{method} {path}: {error!r}") from error
+                raise KubectlError(f"{method} {path}: {error!r}") from error
             return self._ask(method, path, body)
         if status == 404:
             return None
         if status >= 300:
-            raise ApiError(f"{method} {path}: {status} {answer[:500].decode('utf-8', 'replace')}")
+            raise KubectlError(f"{method} {path}: {status} {answer[:500].decode('utf-8', 'replace')}")
         found: dict[str, Any] = json.loads(answer)
         return found
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/cluster"))
 
-from api_client import ApiClient, ApiError  # noqa: E402
+from api_client import ApiClient, KubectlError  # noqa: E402
 from testcluster import binaries, cluster, control_plane, layout, nodes, processes, system  # noqa: E402
 
 IMAGE = "trialpod/trialpod:test"
@@ -44,10 +44,6 @@ RESTRICTED = {
 def session_of(pid: int) -> str:
     """Return what names a process beyond its id, which may be given to another one later."""
     return f"{pid}-{processes.start_time(pid)}"
-
-
-class KubectlError(AssertionError):
-    """kubectl failed: the message has its command and what it printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +162,7 @@ class Cluster:
             KubectlError: The API server does not answer, or refuses.
         """
         if _API.knows(kind):
-            try:
-                return _API.get(kind, self.namespace, name)
-            except ApiError as error:
-                raise KubectlError(str(error)) from error
+            return _API.get(kind, self.namespace, name)
         found = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
         return json.loads(found) if found.strip() else None
 
@@ -180,10 +173,7 @@ class Cluster:
             KubectlError: The API server does not answer, or refuses.
         """
         if _API.knows(kind):
-            try:
-                return _API.list(kind, self.namespace, selector)
-            except ApiError as error:
-                raise KubectlError(str(error)) from error
+            return _API.list(kind, self.namespace, selector)
         return list(self.kubectl_json("get", kind, *(["-l", selector] if selector else []))["items"])
 
     def apply(self, *objects: Mapping[str, Any] | str) -> str:
@@ -238,11 +228,8 @@ class Cluster:
         described = {"name": name, "labels": {SESSION_LABEL: session_of(os.getpid()), **(labels or {})}}
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "minio"}, "stringData": keys}
-        try:
-            _API.create({"apiVersion": "v1", "kind": "Namespace", "metadata": described})
-            _API.create(secret, name)
-        except ApiError as error:
-            raise KubectlError(str(error)) from error
+        _API.create({"apiVersion": "v1", "kind": "Namespace", "metadata": described})
+        _API.create(secret, name)
         # Controllers that have lost the API server, in a test before, wait for half a minute and more between tries.
         made.wait_for(lambda: made.get("serviceaccount", "default"), f"{name} has its ServiceAccount", timeout=120)
         return made
@@ -259,10 +246,7 @@ class Cluster:
         if wait:
             self.kubectl("delete", "namespace", name, "--ignore-not-found", timeout=120)
             return
-        try:
-            _API.delete_namespace(name)
-        except ApiError as error:
-            raise KubectlError(str(error)) from error
+        _API.delete_namespace(name)
 
     def sweep_namespaces(self) -> list[str]:
         """Delete the namespaces of sessions that have ended without doing so; return their names."""

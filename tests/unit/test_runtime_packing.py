@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path, PurePath
 from types import ModuleType
 
 import pytest
+
+import file_module
 
 pytestmark = pytest.mark.once
 
@@ -18,12 +19,7 @@ TOOL = Path(__file__).parents[2] / "tools/runtime_packing.py"
 @pytest.fixture(scope="module")
 def packing() -> ModuleType:
     """Return the tools' module, which is not on the path."""
-    spec = importlib.util.spec_from_file_location("runtime_packing", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return file_module.load(TOOL, "runtime_packing")
 
 
 @pytest.fixture

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import file_module
+
 SCALE = Path(__file__).parents[2] / "benchmarks/scale"
 
 
 @pytest.fixture(scope="module")
 def goals() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scale_goals", SCALE / "goals.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return file_module.load(SCALE / "goals.py", "scale_goals")
 
 
 def test_figures_stand_beside_their_goals_and_the_last_run(goals: ModuleType) -> None:

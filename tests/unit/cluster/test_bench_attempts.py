@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +12,7 @@ from cluster_world import Play, World
 from fake_api import Object
 from fake_pods import Caller
 
+import file_module
 from trialpod.protocol.messages import ErrorAnswer
 
 ATTEMPT = Path(__file__).parents[3] / "benchmarks/scale/attempt.py"
@@ -23,13 +22,7 @@ HERE, THERE = ("127.0.0.1", 1), ("127.0.0.1", 2)
 
 @pytest.fixture(scope="module")
 def attempt() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scale_attempt", ATTEMPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scale_attempt"] = module
-    spec.loader.exec_module(module)
-    return module
+    return file_module.load(ATTEMPT, "scale_attempt")
 
 
 def test_attempts_are_played_to_their_ends(attempt: ModuleType, play: Play) -> None:
