@@ -362,7 +362,8 @@ class ExperimentController:
                 if self._objects is None and (seen := await self._attempt_objects(experiment)) is not None:
                     await seen.refresh(self._services.clock())  # this operator did not run it
                     self._objects = seen
-                await self._decider.remove()  # made right before the end, and not known then
+                if self._services.cache.deciders(self.key):
+                    await self._decider.remove()  # made right before the end, and not known then
                 if not self._leftover_pods():
                     return None
                 if not await self._open_finished(experiment):

@@ -112,6 +112,10 @@ class TestWithoutOwnCode:
             try:
                 await world.apply(numSamples=6, maxConcurrentTrials=3, **spec)
                 await until(lambda: world.is_over() or deciders, 600.0, "it ends, or has a decider")
+                if not deciders:
+                    await world.until_over()
+                    await world.change(maxConcurrentTrials=4)  # a finished experiment is looked at again
+                    await world.until_over()
             finally:
                 sys.setprofile(None)
             assert set(threading.enumerate()) <= threads
