@@ -64,8 +64,8 @@ def assert_continued(experiment: Experiment, *, lost_steps: int = 0, attempts: i
     return trial
 
 
-@pytest.mark.together
 def test_a_drained_trial_loses_no_step(operator: Operator, namespace: Cluster) -> None:
+    """No other test runs beside it: the node takes no pods meanwhile."""
     experiment = begun(namespace, "drained")
     node = experiment.running_pod()["spec"]["nodeName"]
     try:

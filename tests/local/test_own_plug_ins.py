@@ -11,11 +11,12 @@ from command_shell import Shell
 pytestmark = pytest.mark.local
 
 HEAD = """
-import json, os, random, signal, sys, threading
+import json, os, random, signal, sys, threading, time
 from trialpod import tune
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler
 from trialpod.tune.search import ConcurrencyLimiter, Searcher
 STORAGE = os.path.abspath("storage")
+HOLD = os.path.abspath("hold")
 
 def show(**facts):
     print("told", json.dumps(facts))
@@ -93,6 +94,9 @@ class Killing(tune.Callback):
 
 
 def train(config):
+    # The third trial begins, and has no result, as long as the file is there.
+    while tune.get_context().get_trial_id().endswith("_00002") and os.path.exists(HOLD):
+        time.sleep(0.01)
     for step in range(10):
         tune.report({"loss": config["x"] + step})
 
@@ -254,8 +258,10 @@ class TestOwnClasses:
     def test_resume_after_kill(self, shell: Shell, searcher: str) -> None:
         """A random searcher, too, remembers the configs that the trials really have."""
         shell.write("script.py", HEAD + KILLED)
+        hold = shell.write("hold", "")
         first = shell.python("script.py", "first", searcher)
         assert first.returncode == -signal.SIGKILL, first.stdout + first.stderr
+        hold.unlink()
         done = shell.python("script.py", "again", searcher)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "suggests another config" not in done.stderr
