@@ -69,7 +69,6 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.decider import keeper
 from trialpod_operator.cluster.experiment_controller import RETRY_S
-from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS
 from trialpod_operator.cluster.operator import HAND_OVER_TIMEOUT_S
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.pods import attention
@@ -114,8 +113,7 @@ class SimKube(FakeKube):
         self.process.point(f"before {method} {path}")
         if not self.process.alive:
             await asyncio.get_running_loop().create_future()
-        if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
-            raise fake_api.error(method, path, 0, "Unreachable", "not sent: another operator may be at work already")
+        self._check_allowed(method, path, options.get("serves"))
         refusal = world.api_fault(method, path, options.get("body"))
         if refusal is not None:
             raise refusal

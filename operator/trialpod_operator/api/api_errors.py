@@ -15,6 +15,8 @@ GoneError                     410, the list or watch has to begin again
 InvalidObjectError            422
 TooManyRequestsError          429
 ServerError                   408 and 5xx
+
+Beside them stands `NotServedError`, which no caller handles: it ends the pass of an experiment that was given away.
 """
 
 from __future__ import annotations
@@ -64,6 +66,16 @@ class UnreachableError(ApiError):
 
 class NotSentError(UnreachableError):
     """It was not sent: this operator's Lease has expired, and another may be at work with the object."""
+
+
+class NotServedError(TrialpodError):
+    """A change was not sent: the experiment that it was for is not this operator's any more.
+
+    No error of the API server: nothing is retried or reported by this operator, which ends the pass and releases it.
+    """
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(f"{method} {path} was not sent: this operator does not serve the experiment any more")
 
 
 class NotFoundError(ApiError):

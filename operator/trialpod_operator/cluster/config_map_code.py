@@ -16,7 +16,7 @@ from trialpod_operator.api.api_errors import ForbiddenError
 from trialpod_operator.api.models import ConfigMapRef, TrainableSpec
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.kube import Kube
+from trialpod_operator.cluster.kube import ApiServer
 from trialpod_operator.cluster.storage_access import StorageProblemError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ConfigMapCode:
         self._checked_at = 0.0
         self._reported = ""
 
-    async def read(self, kube: Kube, namespace: str, trainable: TrainableSpec) -> None:
+    async def read(self, kube: ApiServer, namespace: str, trainable: TrainableSpec) -> None:
         """Read the ConfigMap that a trainable names, if it names one.
 
         Raises:
@@ -78,7 +78,7 @@ class ConfigMapCode:
         return found
 
     async def changed(
-        self, kube: Kube, namespace: str, trainable: TrainableSpec, known: str | None, now: float
+        self, kube: ApiServer, namespace: str, trainable: TrainableSpec, known: str | None, now: float
     ) -> str:
         """Return what there is to tell when the ConfigMap has other code already; "" when nothing is new.
 

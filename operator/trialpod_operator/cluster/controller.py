@@ -14,8 +14,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError, NotServedError
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
@@ -80,8 +81,8 @@ class Controller:
             enqueue_soon=lambda key: self.queue.add_later(key, CHANGE_S),
             clock=monotonic_epoch(clock),
             authority=authority,
-            serves=self.ownership.serves,
         )
+        self._kube = kube
         self._controllers: dict[str, ExperimentController] = {}
         self._closed: asyncio.Event = asyncio.Event()  # set, and replaced, whenever a controller is gone
         self._started_at = math.inf  # when this process began to work, in the time of its loop; not yet
@@ -249,9 +250,19 @@ class Controller:
         if item is None or not self.ownership.serves(self._uid(key)):
             return None
         if controller is None:
-            controller = ExperimentController(key, str(item["metadata"].get("uid")), self.services)
+            uid = str(item["metadata"].get("uid"))
+            controller = ExperimentController(key, uid, self._services_of(uid))
             self._controllers[key] = controller
-        return await controller.reconcile(item)
+        try:
+            return await controller.reconcile(item)
+        except NotServedError as error:
+            logger.info("a pass of %s ends: %s", key, error)
+            return 0.0  # the next one releases it
+
+    def _services_of(self, uid: str) -> Services:
+        """Return the services for what is done for one experiment: it ends when another operator is given that."""
+        number = shard_of(uid)
+        return replace(self.services, kube=self._kube.on_behalf_of(lambda: self.ownership.serves_shard(number)))
 
     def _forget(self, key: str, controller: ExperimentController) -> None:
         controller.remove_files()

@@ -24,7 +24,7 @@ from trialpod.protocol.messages import (
 )
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError, NotServedError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -263,9 +263,6 @@ class ExperimentController:
             problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
             if problem is None and self._durable is not None and self._durable.decisions is not None:
                 problem = self._decider.problem(self._durable.decisions)
-        # Another operator may have been given it meanwhile, whose words would be overwritten.
-        if not self._services.serves(self.uid):
-            return 0.0
         # The status last: pods do not wait for it, and it says what the steps before have found.
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(
@@ -522,7 +519,7 @@ class ExperimentController:
         try:
             await self._open(experiment, only_stored=True)
         except (TrialpodError, OSError) as error:
-            if isinstance(error, ApiError | NotReadyError):
+            if isinstance(error, ApiError | NotServedError | NotReadyError):
                 raise
             logger.warning("what the last pods of %s printed is not kept: %s", self.key, error)
             return False
@@ -543,9 +540,7 @@ class ExperimentController:
 
     async def _open(self, experiment: TuneExperiment, *, only_stored: bool = False) -> None:
         services = self._services
-        if not services.kube.lease_valid():
-            # Opening an experiment takes its journal over, and somebody else may be at work with it already.
-            raise NotReadyError("it is not opened before the Lease is renewed")
+        self._refuse_unserved()
         # No pod begins without the authority. What could not be opened may be retried for days, without a write.
         again, self._tried = self._tried, True
         if again:
@@ -583,6 +578,7 @@ class ExperimentController:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
             self._objects = await self._attempt_objects(experiment)
+            self._refuse_unserved()
         except BaseException:
             durable.close()
             raise
@@ -627,6 +623,17 @@ class ExperimentController:
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
+
+    def _refuse_unserved(self) -> None:
+        """Refuse to take over what is stored from somebody who may be at work with it already; for any thread.
+
+        Raises:
+            NotReadyError: the Lease is not renewed, or another operator serves the experiment.
+        """
+        if not self._services.kube.may_change():
+            raise NotReadyError(
+                "not opened: this operator's Lease is not renewed, or another operator serves the experiment"
+            )
 
     async def _open_in_thread(
         self,

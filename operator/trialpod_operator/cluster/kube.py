@@ -4,13 +4,19 @@ The official client (`kubernetes.aio`) configures, authenticates and sends, by t
 Its model classes are not used: users' objects have fields that a typed model of another version would drop. Nor are
 `param_serialize` and `CustomObjectsApi`: they copy each body to find models in it, and take 240 to 290 microseconds
 of CPU per request against 180 to 220 for `call_api` alone.
+
+Invariants, of every request that changes something, at the moment in which its bytes are written: this process has
+its Lease (`Kube.lease_valid`); and it serves the experiment for which the request is (`Kube.on_behalf_of`). Both
+change without a word to the pass that is under way: the process may have been stopped, or have waited for an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,7 +26,14 @@ import msgspec
 from aiohttp import ClientError, TraceConfig
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.api.api_errors import ConflictError, NotFoundError, NotSentError, UnreachableError, api_error
+from trialpod_operator.api.api_errors import (
+    ConflictError,
+    NotFoundError,
+    NotSentError,
+    NotServedError,
+    UnreachableError,
+    api_error,
+)
 from trialpod_operator.cluster.metrics.instruments import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
 from trialpod_operator.cluster.work_queue import FairRoom
@@ -32,6 +45,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Page = tuple[list[dict[str, Any]], str]
+Serves = Callable[[], bool]
+"""Returns whether this process serves the experiment that a request is for."""
 
 TIMEOUT_S = 30.0
 PARALLEL = 32
@@ -52,71 +67,14 @@ MERGE_PATCH = "application/merge-patch+json"
 LEASE_EXEMPT_PATHS = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io/")
 """The Lease itself, and questions that change nothing."""
 
+_SERVES: contextvars.ContextVar[Serves | None] = contextvars.ContextVar("serves", default=None)
+"""Of the request that is under way here: aiohttp tells its traces no more than method and address."""
 
-class Kube:
-    """Calls the API server. Owned by the operator's event loop.
 
-    Args:
-        client: configured with the server's address and credentials.
-        timeout_s: for one request.
-        client_errors: what the client raises beside aiohttp's errors when it cannot authenticate or send.
-    """
+class ApiServer(ABC):
+    """Requests to the API server, and the few kinds of them that the operator makes."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        timeout_s: float = TIMEOUT_S,
-        client_errors: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._client = client
-        self._no_answer: tuple[type[Exception], ...] = (OSError, TimeoutError, ClientError, *client_errors)
-        self._timeout_s = timeout_s
-        self._room = FairRoom(PARALLEL)
-        self._dedicated = {start: FairRoom(room) for start, room in DEDICATED_LIMITS.items()}
-        self._logs = FairRoom(MAX_LOG_REQUESTS)
-        self.requests = 0
-        self.lease_valid: Callable[[], bool] = lambda: True
-        """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`, and
-        again when its bytes are about to be written: the process may have been stopped while it connected."""
-
-    @classmethod
-    async def connect(cls) -> Kube:
-        """Connect with the pod's service account, or with the user's kubeconfig outside of a cluster.
-
-        Raises:
-            TrialpodError: there is neither.
-        """
-        from kubernetes.aio import config
-        from kubernetes.aio.client import ApiClient, Configuration
-        from kubernetes.aio.client.exceptions import OpenApiException
-
-        configuration = Configuration()
-        try:
-            if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
-                config.load_incluster_config(configuration)
-            else:
-                await config.load_kube_config(client_configuration=configuration)
-        except config.ConfigException as error:
-            raise TrialpodError(
-                f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
-                "or set KUBECONFIG"
-            ) from error
-        configuration.connection_pool_maxsize = PARALLEL + sum(DEDICATED_LIMITS.values()) + MAX_LOG_REQUESTS
-        configuration.retries = 0
-        # With it aiohttp reads .netrc before each request, to find the password of a proxy that there is not.
-        configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
-        client = ApiClient(configuration)
-        client.user_agent = "trialpod-operator"
-        kube = cls(client, client_errors=(OpenApiException, config.ConfigException))
-        check = TraceConfig()
-        check.on_request_chunk_sent.append(kube._check_lease_again)
-        configuration.trace_configs = [check]
-        return kube
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._client.close()
-
+    @abstractmethod
     async def request(
         self,
         method: str,
@@ -139,89 +97,12 @@ class Kube:
 
         Raises:
             ApiError: the server refused it or could not be reached.
+            NotServedError: it was not sent, because the experiment is not this process's any more.
         """
-        headers = {"Accept": "*/*" if text else "application/json", "Content-Type": content_type}
-        async with self._room_for(path):
-            self._check_lease(method, path)
-            self.requests += 1
-            try:
-                limit_s = min(LOG_TIMEOUT_S, self._timeout_s) if path.endswith("/log") else self._timeout_s
-                response = await self._send(method, path, query, headers, body, limit_s)
-                data = await response.read()
-            except self._no_answer as error:
-                if isinstance(error.__cause__, NotSentError):
-                    raise error.__cause__ from None
-                raise _unreachable(method, path, error) from error
-        status = int(response.status)
-        count_request(method, path, status)
-        if status >= 400:
-            raise api_error(method, path, status, _status_of(data), _seconds(response.headers.get("Retry-After")))
-        if text:
-            return data.decode("utf-8", "replace")
-        return msgspec.json.decode(data) if data else {}
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        headers: dict[str, str],
-        body: Any,
-        timeout_s: float,
-    ) -> RESTResponse:
-        headers["User-Agent"] = self._client.user_agent
-        parameters: list[tuple[str, str]] = list((query or {}).items())
-        await self._client.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, body, None)
-        url = f"{self._client.configuration.host}{path}"
-        if parameters:
-            url += f"?{urlencode(parameters)}"
-        return await self._client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout_s)
-
-    async def watch(self, collection: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield what the server says of a collection's changes, line by line, until it ends that.
-
-        Args:
-            collection: its path.
-            query: has the version behind which to begin, as ``resourceVersion``.
-
-        Raises:
-            ApiError: the server refused it, cannot be reached, or has broken off.
-        """
-        query = {**query, "watch": "true", "allowWatchBookmarks": "true"}
-        limit_s = float(query["timeoutSeconds"]) + self._timeout_s
-        try:
-            response = await self._send("GET", collection, query, {"Accept": "application/json"}, None, limit_s)
-            count_request("GET", collection, int(response.status))
-            if response.status >= 400:
-                data = await response.read()
-                raise api_error("GET", collection, int(response.status), _status_of(data))
-            answer = response.response
-            try:
-                rest = b""
-                async for piece in answer.content.iter_any():
-                    *lines, rest = (rest + piece).split(b"\n")
-                    for line in lines:
-                        if line:
-                            yield line
-            finally:
-                answer.close()
-        except self._no_answer as error:
-            raise _unreachable("GET", collection, error) from error
-
-    def _check_lease(self, method: str, path: str) -> None:
-        if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
-            raise NotSentError(method, path, 0, {"message": "not sent: this operator's lease has expired"})
-
-    async def _check_lease_again(
-        self, _session: object, _context: object, chunk: TraceRequestChunkSentParams
-    ) -> None:
-        # aiohttp calls this before it writes the body, and the headers with it. The body of a change is never empty.
-        self._check_lease(chunk.method, chunk.url.path)
-
-    def _room_for(self, path: str) -> FairRoom:
-        if path.endswith("/log"):
-            return self._logs
-        return next((room for start, room in self._dedicated.items() if path.startswith(start)), self._room)
+    @abstractmethod
+    def may_change(self) -> bool:
+        """Return whether a change would be sent now. May be called from any thread."""
 
     # -- objects, by the path of their collection --
 
@@ -310,6 +191,197 @@ class Kube:
         }
         answer = await self.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
         return dict(answer.get("status") or {})
+
+
+class Kube(ApiServer):
+    """Calls the API server. Owned by the operator's event loop.
+
+    Args:
+        client: configured with the server's address and credentials.
+        timeout_s: for one request.
+        client_errors: what the client raises beside aiohttp's errors when it cannot authenticate or send.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        timeout_s: float = TIMEOUT_S,
+        client_errors: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._client = client
+        self._no_answer: tuple[type[Exception], ...] = (OSError, TimeoutError, ClientError, *client_errors)
+        self._timeout_s = timeout_s
+        self._room = FairRoom(PARALLEL)
+        self._dedicated = {start: FairRoom(room) for start, room in DEDICATED_LIMITS.items()}
+        self._logs = FairRoom(MAX_LOG_REQUESTS)
+        self.requests = 0
+        self.lease_valid: Callable[[], bool] = lambda: True
+        """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`, and
+        again when its bytes are about to be written: the process may have been stopped while it connected."""
+
+    @classmethod
+    async def connect(cls) -> Kube:
+        """Connect with the pod's service account, or with the user's kubeconfig outside of a cluster.
+
+        Raises:
+            TrialpodError: there is neither.
+        """
+        from kubernetes.aio import config
+        from kubernetes.aio.client import ApiClient, Configuration
+        from kubernetes.aio.client.exceptions import OpenApiException
+
+        configuration = Configuration()
+        try:
+            if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+                config.load_incluster_config(configuration)
+            else:
+                await config.load_kube_config(client_configuration=configuration)
+        except config.ConfigException as error:
+            raise TrialpodError(
+                f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
+                "or set KUBECONFIG"
+            ) from error
+        configuration.connection_pool_maxsize = PARALLEL + sum(DEDICATED_LIMITS.values()) + MAX_LOG_REQUESTS
+        configuration.retries = 0
+        # With it aiohttp reads .netrc before each request, to find the password of a proxy that there is not.
+        configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+        client = ApiClient(configuration)
+        client.user_agent = "trialpod-operator"
+        kube = cls(client, client_errors=(OpenApiException, config.ConfigException))
+        check = TraceConfig()
+        check.on_request_chunk_sent.append(kube._check_allowed_again)
+        configuration.trace_configs = [check]
+        return kube
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        text: bool = False,
+        serves: Serves | None = None,
+    ) -> Any:
+        """Make one request, as `ApiServer.request` says; for an experiment's, `serves` is asked before it is sent."""
+        headers = {"Accept": "*/*" if text else "application/json", "Content-Type": content_type}
+        async with self._room_for(path):
+            self._check_allowed(method, path, serves)
+            self.requests += 1
+            _SERVES.set(serves)
+            try:
+                limit_s = min(LOG_TIMEOUT_S, self._timeout_s) if path.endswith("/log") else self._timeout_s
+                response = await self._send(method, path, query, headers, body, limit_s)
+                data = await response.read()
+            except self._no_answer as error:
+                if isinstance(error.__cause__, NotSentError | NotServedError):
+                    raise error.__cause__ from None
+                raise _unreachable(method, path, error) from error
+        status = int(response.status)
+        count_request(method, path, status)
+        if status >= 400:
+            raise api_error(method, path, status, _status_of(data), _seconds(response.headers.get("Retry-After")))
+        if text:
+            return data.decode("utf-8", "replace")
+        return msgspec.json.decode(data) if data else {}
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        headers: dict[str, str],
+        body: Any,
+        timeout_s: float,
+    ) -> RESTResponse:
+        headers["User-Agent"] = self._client.user_agent
+        parameters: list[tuple[str, str]] = list((query or {}).items())
+        await self._client.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, body, None)
+        url = f"{self._client.configuration.host}{path}"
+        if parameters:
+            url += f"?{urlencode(parameters)}"
+        return await self._client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout_s)
+
+    async def watch(self, collection: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """Yield what the server says of a collection's changes, line by line, until it ends that.
+
+        Args:
+            collection: its path.
+            query: has the version behind which to begin, as ``resourceVersion``.
+
+        Raises:
+            ApiError: the server refused it, cannot be reached, or has broken off.
+        """
+        query = {**query, "watch": "true", "allowWatchBookmarks": "true"}
+        limit_s = float(query["timeoutSeconds"]) + self._timeout_s
+        try:
+            response = await self._send("GET", collection, query, {"Accept": "application/json"}, None, limit_s)
+            count_request("GET", collection, int(response.status))
+            if response.status >= 400:
+                data = await response.read()
+                raise api_error("GET", collection, int(response.status), _status_of(data))
+            answer = response.response
+            try:
+                rest = b""
+                async for piece in answer.content.iter_any():
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        if line:
+                            yield line
+            finally:
+                answer.close()
+        except self._no_answer as error:
+            raise _unreachable("GET", collection, error) from error
+
+    def on_behalf_of(self, serves: Serves) -> ApiServer:
+        """Return the API server for what is done for one experiment.
+
+        Args:
+            serves: returns whether this process serves it; nothing is changed for it otherwise.
+        """
+        return _OnBehalf(self, serves)
+
+    def may_change(self) -> bool:
+        """Return whether this process has its Lease."""
+        return self.lease_valid()
+
+    def _check_allowed(self, method: str, path: str, serves: Serves | None) -> None:
+        if method == "GET" or path.startswith(LEASE_EXEMPT_PATHS):
+            return
+        if serves is not None and not serves():
+            raise NotServedError(method, path)
+        if not self.lease_valid():
+            raise NotSentError(method, path, 0, {"message": "not sent: this operator's lease has expired"})
+
+    async def _check_allowed_again(
+        self, _session: object, _context: object, chunk: TraceRequestChunkSentParams
+    ) -> None:
+        # aiohttp calls this before it writes the body, and the headers with it. The body of a change is never empty.
+        self._check_allowed(chunk.method, chunk.url.path, _SERVES.get())
+
+    def _room_for(self, path: str) -> FairRoom:
+        if path.endswith("/log"):
+            return self._logs
+        return next((room for start, room in self._dedicated.items() if path.startswith(start)), self._room)
+
+
+class _OnBehalf(ApiServer):
+    """The API server for one experiment; every request is the process's own, sent under one more condition."""
+
+    def __init__(self, kube: Kube, serves: Serves) -> None:
+        self._kube = kube
+        self._serves = serves
+
+    async def request(self, method: str, path: str, **options: Any) -> Any:
+        return await self._kube.request(method, path, serves=self._serves, **options)
+
+    def may_change(self) -> bool:
+        return self._serves() and self._kube.may_change()
 
 
 def experiments(namespace: str) -> str:

@@ -12,7 +12,7 @@ from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, NotFo
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import ObjectCache
-from trialpod_operator.cluster.kube import Kube, gather_all
+from trialpod_operator.cluster.kube import ApiServer, gather_all
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import NAMESPACE
 
@@ -31,17 +31,15 @@ class Services:
         enqueue_soon: has it reconciled within about a second.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
-        serves: returns whether the experiment with a uid is this operator's.
     """
 
-    kube: Kube
+    kube: ApiServer
     options: OperatorOptions
     cache: ObjectCache
     enqueue: Callable[[str], None]
     enqueue_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
-    serves: Callable[[str], bool] = lambda _uid: True
     _published: set[str] = field(default_factory=set)  # namespaces
 
     async def list_children(self, key: str) -> None:

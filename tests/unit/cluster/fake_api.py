@@ -20,7 +20,7 @@ from kubernetes.aio.client.models.v1_pod_spec import V1PodSpec
 from virtual_time import START
 
 from trialpod_operator.api.api_errors import ApiError, api_error
-from trialpod_operator.cluster.kube import Kube
+from trialpod_operator.cluster.kube import Kube, Serves
 
 Object = dict[str, Any]
 Fault = Callable[[str, str, Any], ApiError | None]
@@ -319,9 +319,11 @@ class FakeKube(Kube):
         body: Any = None,
         content_type: str = "application/json",
         text: bool = False,
+        serves: Serves | None = None,
     ) -> Any:
         self.requests += 1
         await asyncio.sleep(self._random.uniform(0.0, self._latency_s))
+        self._check_allowed(method, path, serves)
         for fault in self.faults:
             refusal = fault(method, path, body)
             if refusal is not None:

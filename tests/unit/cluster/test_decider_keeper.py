@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_decider_pod import OPTIONS, OWNER, experiment
 
-from trialpod_operator.api.api_errors import api_error
+from trialpod_operator.api.api_errors import NotServedError, api_error
 from trialpod_operator.cluster.decider.keeper import DeciderKeeper
 from trialpod_operator.experiment.own_code import is_manifest
 
@@ -60,6 +60,10 @@ class TestPod:
 
     def test_named_classes_travel_as_the_manifest(self) -> None:
         assert is_manifest(kept(Server(), decider=NAMED).code())
+
+    def test_of_what_another_operator_serves_is_not_asked_for(self) -> None:
+        with pytest.raises(NotServedError, match="does not serve the experiment any more"):
+            kept(Server(NotServedError("POST", "/pods")), decider=NAMED)
 
     @pytest.mark.parametrize(
         ("status", "message", "reason", "stalled"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from fake_api import FakeApi, FakeKube
 from fake_api_http import HttpApi
 
-from trialpod_operator.api.api_errors import NotSentError, UnreachableError
+from trialpod_operator.api.api_errors import ApiError, NotSentError, NotServedError, UnreachableError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import operator
 from trialpod_operator.cluster.kube import Kube
@@ -108,8 +109,9 @@ def test_operator_without_valid_lease_sends_no_write() -> None:
     asyncio.run(test())
 
 
-def test_lease_lost_while_connecting_sends_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may be stopped between the first look at its Lease and the moment in which it is connected."""
+@pytest.mark.parametrize("lost", ["lease", "experiment"])
+def test_lost_while_connecting_sends_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """A process may be stopped between the first look at what it has and the moment in which it is connected."""
     server = HttpApi()
     location = "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # read from KUBECONFIG at import
     monkeypatch.setattr(location, str(server.kubeconfig(tmp_path)))
@@ -119,23 +121,31 @@ def test_lease_lost_while_connecting_sends_no_write(tmp_path: Path, monkeypatch:
 
     async def test() -> None:
         kube = await Kube.connect()
+        answers: Iterator[bool] = itertools.repeat(True)
+        own = kube.on_behalf_of(lambda: lost == "lease" or next(answers))
+        kube.lease_valid = lambda: lost == "experiment" or next(answers)
         try:
             for kept_alive in (False, True):
                 answers = iter([True, False])
-                kube.lease_valid = lambda answers=answers: next(answers)  # type: ignore[misc]
-                with pytest.raises(NotSentError, match="lease has expired"):
-                    await kube.patch(collection, "digits", {"spec": {"numSamples": 2}})
-                kube.lease_valid = lambda: True
-                found = await kube.get(collection, "digits")
+                with pytest.raises((NotSentError, NotServedError), match="not sent") as caught:
+                    await own.patch(collection, "digits", {"spec": {"numSamples": 2}})
+                assert isinstance(caught.value, ApiError) == (lost == "lease"), "the other one is not retried"
+                answers = itertools.repeat(False)
+                assert not own.may_change()
+                found = await own.get(collection, "digits")
                 assert found is not None, kept_alive
                 assert found["spec"]["numSamples"] == 1, kept_alive
-            await kube.patch(collection, "digits", {"spec": {"numSamples": 3}})
+            if lost == "experiment":  # what is done for no experiment is sent, by the same task
+                await kube.patch(collection, "digits", {"spec": {"parallel": 2}})
+            answers = itertools.repeat(True)
+            assert own.may_change()
+            await own.patch(collection, "digits", {"spec": {"numSamples": 3}})
         finally:
             await kube.close()
 
     try:
         asyncio.run(test())
         item = server.call(lambda: server.api.get("tuneexperiments", "digits"))
-        assert item["spec"] == {"numSamples": 3}
+        assert item["spec"] == {"numSamples": 3, **({"parallel": 2} if lost == "experiment" else {})}
     finally:
         server.close()

@@ -158,27 +158,6 @@ def test_an_experiment_is_over_only_when_its_trials_say_so(play: Play, takes_s: 
     play(scenario)
 
 
-def test_an_experiment_given_to_another_operator_gets_no_status(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        operator, written = world.operator, []
-        request = operator.kube.request
-
-        async def losing(method: str, path: str, **more: Any) -> Any:
-            if method == "POST" and path.endswith("/pods"):
-                operator.controller.ownership.drop_all()  # as when a process that was stopped reads the map again
-            elif method == "PATCH" and "/tuneexperiments/" in path:
-                written.append(operator.controller.ownership.serving)
-            return await request(method, path, **more)
-
-        operator.kube.request = losing  # type: ignore[method-assign]
-        await world.apply(numSamples=1)
-        await asyncio.sleep(30.0)
-        assert world.api.all("pods")
-        assert [serving for serving in written if not serving] == []
-
-    play(scenario)
-
-
 def test_logs_that_cannot_be_had_do_not_keep_pods_forever(play: Play) -> None:
     async def scenario(world: World) -> None:
         def refuse(method: str, path: str, _body: object) -> object:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from trialpod.errors import StorageError
-from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError, NotServedError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import gather_all
@@ -147,7 +147,7 @@ class PodGarbageCollector:
         try:
             if await self._collect(finished, trials) < len(finished):
                 await asyncio.sleep(LOG_AGAIN_S)
-        except (ApiError, StorageError) as error:
+        except (ApiError, NotServedError, StorageError) as error:
             logger.info("finished pods of %s cannot be taken away yet: %s", self._key, error)
             await asyncio.sleep(max(LOG_AGAIN_S, getattr(error, "retry_after_s", 0.0)))
         finally:

@@ -18,7 +18,7 @@ from trialpod_operator.api.api_errors import ApiError, UnreachableError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.kube import Kube
+from trialpod_operator.cluster.kube import ApiServer
 from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.reading import container_state, failed_beside, last_end, own_name, trial_container
 from trialpod_operator.engine.trial import Trial
@@ -74,7 +74,7 @@ class PodLogs:
     """
 
     def __init__(
-        self, namespace: str, key: str, kube: Kube, cache: ObjectCache, clock: Callable[[], float], logs: Logs
+        self, namespace: str, key: str, kube: ApiServer, cache: ObjectCache, clock: Callable[[], float], logs: Logs
     ) -> None:
         self._namespace = namespace
         self._key = key

@@ -23,7 +23,7 @@ from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.kube import Kube, gather_all
+from trialpod_operator.cluster.kube import ApiServer, gather_all
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod
@@ -94,7 +94,7 @@ class PodWork:
         self,
         owner: ObjectRef,
         experiment: Callable[[], TuneExperiment],
-        kube: Kube,
+        kube: ApiServer,
         cache: ObjectCache,
         options: PodOptions,
         clock: Callable[[], float],

@@ -30,7 +30,7 @@ from trialpod_operator.api.trial_resource.kinds import TrialKind
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.kube import Kube, gather_all
+from trialpod_operator.cluster.kube import ApiServer, gather_all
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.reading import PendingReason, foreign, seconds
 from trialpod_operator.cluster.pods.template import TemplateError
@@ -83,7 +83,7 @@ class AttemptObjects:
         self,
         key: str,
         experiment: Callable[[], TuneExperiment],
-        kube: Kube,
+        kube: ApiServer,
         cache: ObjectCache,
         clock: Callable[[], float],
         allowed: Mapping[str, str],

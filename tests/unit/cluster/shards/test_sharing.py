@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import msgspec
 import pytest
 import virtual_time
 from cluster_world import KEY, Operator, World
+from fake_jobs import FakeJobs
+from memory_storage import unavailable
 from virtual_time import until
 
 from trialpod.protocol.messages import ErrorAnswer
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.shards.assignment import SHARDS, Shard, ShardMap, shard_of
 from trialpod_operator.cluster.shards.ownership import Ownership
+from trialpod_operator.experiment.durable import DurableExperiment
 
 NAMES = ("a", "b")
 ADDRESSES = {name: f"{name}:8443" for name in NAMES}
@@ -36,6 +39,7 @@ class Shared:
             self.operators[name] = world.start_operator(ownership)
         world.pods.service = self  # type: ignore[assignment]
         self.redirects = self.refusals = 0
+        self._releases: list[asyncio.Future[None]] = []
 
     def handle(self, path: str, body: bytes, caller: Any = None) -> Any:
         """Answer as the Service does that chooses the wrong operator, to a client that follows its redirect."""
@@ -53,14 +57,26 @@ class Shared:
         await self._follow(tuple(Shard(owner=source, epoch=each.epoch, heir=target) for each in self.map.shards))
         await self._follow(tuple(Shard(owner=target, epoch=each.epoch + 1) for each in self.map.shards))
 
+    def take_over(self, source: str, target: str) -> None:
+        """Give all shards to another at once, as the coordinator does when nobody has released them in time."""
+        shards = tuple(Shard(owner=target, epoch=each.epoch + 1) for each in self.map.shards)
+        self.map = ShardMap(version=self.map.version + 1, shards=shards)
+        _, lost = self.ownerships[source].take(self.map, ADDRESSES)
+        self._releases.append(asyncio.ensure_future(self._release(source, lost)))
+        gained, _ = self.ownerships[target].take(self.map, ADDRESSES)
+        self.operators[target].controller.gain(gained)
+
+    async def _release(self, name: str, lost: frozenset[int]) -> None:
+        await self.operators[name].controller.release(lost)
+        self.ownerships[name].released(lost)
+
     async def _follow(self, shards: tuple[Shard, ...]) -> None:
         self.map = ShardMap(version=self.map.version + 1, shards=shards)
         for name, ownership in self.ownerships.items():
             gained, lost = ownership.take(self.map, ADDRESSES)
             controller = self.operators[name].controller
             if lost:
-                await controller.release(lost)
-                ownership.released(lost)
+                await self._release(name, lost)
             controller.gain(gained)
 
 
@@ -106,6 +122,177 @@ class TestHandover:
             world.check_results()
 
         run(monkeypatch, tmp_path, 3, scenario)
+
+
+def kind_of(method: str, path: str) -> str:
+    """Return what kind of request it is: "PATCH tunetrials/status"."""
+    _, plural, *rest = path.partition("/namespaces/")[2].split("/")
+    return "/".join([f"{method} {plural}", *rest[1:]])
+
+
+class Changes:
+    """What one operator changes at the API server; it may lose everything right before one of these changes.
+
+    Args:
+        shared: the two operators; the first is watched.
+        lose_at: kind of the change, and which of that kind; None = never.
+    """
+
+    HELD_UP_S = 8.0
+
+    def __init__(self, shared: Shared, lose_at: tuple[str, int] | None = None) -> None:
+        self.made: list[str] = []
+        self.late: list[str] = []
+        """Those that were made when the other operator had been given everything."""
+        self.lost = False
+        self._shared, self._lose_at, self._asked = shared, lose_at, 0
+        kube = shared.operators["a"].kube
+        self._request, self._api = kube.request, kube._api
+        kube.request = self.request  # type: ignore[method-assign]
+        kube._api = self  # type: ignore[assignment]
+
+    async def request(self, method: str, path: str, **more: Any) -> Any:
+        """Send one, after a while when everything was lost right before."""
+        if self._lose_at is not None and kind_of(method, path) == self._lose_at[0]:
+            self._asked += 1
+            if self._asked == self._lose_at[1]:
+                self.lost = True
+                self._shared.take_over("a", "b")
+                await asyncio.sleep(self.HELD_UP_S)
+        return await self._request(method, path, **more)
+
+    def handle(self, method: str, path: str, query: Mapping[str, str], body: Any, *, text: bool) -> Any:
+        """Have the server do it."""
+        if method != "GET":
+            (self.late if self.lost else self.made).append(kind_of(method, path))
+        return self._api.handle(method, path, query, body, text=text)
+
+
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": {"containers": [{"name": "trial"}]}}}}
+SPECS: dict[str, dict[str, Any]] = {
+    "pods": {"storage": {"uri": "s3://bucket/runs", "deletionPolicy": "Delete"}, "numSamples": 6},
+    "kept": {"finishedPods": "Keep", "numSamples": 2},
+    "reused": {"reusePods": True, "numSamples": 3, "maxConcurrentTrials": 1},
+    "jobs": {"template": {}, "trialResource": {"template": JOB}, "numSamples": 2},
+}
+KINDS = {
+    "pods": {
+        "PATCH tuneexperiments", "POST configmaps", "POST tunetrials", "POST pods", "PATCH tunetrials/status",
+        "PATCH tuneexperiments/status", "POST events", "DELETE pods",
+    },
+    "kept": {"PATCH pods"},
+    "reused": {"PATCH pods"},
+    "jobs": {"POST jobs", "DELETE jobs"},
+}  # fmt: skip
+"""What has to be changed for each of these, and for none before it."""
+
+
+class TestPassUnderWay:
+    """An operator is held up in the middle of a pass, and another is given the experiment meanwhile."""
+
+    @pytest.mark.parametrize("name", SPECS)
+    def test_changes_nothing_more_at_any_kind_of_request(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    ) -> None:
+        counts: dict[str, int] = {}
+
+        async def play(world: World, shared: Shared, lose_at: tuple[str, int] | None = None) -> None:
+            FakeJobs(world.api)
+            world.pods.behaviour.steps = 3
+            changes = Changes(shared, lose_at)
+            await world.apply(**SPECS[name])
+            await until(world.is_over, 600.0)
+            await asyncio.sleep(60.0)
+            if lose_at is None:
+                counts.update({kind: changes.made.count(kind) for kind in changes.made})
+                return
+            assert changes.lost, lose_at
+            assert changes.late == [], lose_at
+            assert shared.operators["a"].controller.open_count == 0, lose_at
+            assert shared.operators["a"].errors == [], lose_at
+            assert set(world.states()) == {"TERMINATED"}, lose_at
+            status = world.status
+            assert (status["failures"], status["disruptions"]) == (0, 0), lose_at
+            assert max(world.pods.begun.values()) == 1, lose_at
+            world.check_results()
+
+        run(monkeypatch, tmp_path, 1, play)
+        assert KINDS[name] <= counts.keys()
+        points = {(kind, number) for kind in KINDS[name] for number in (1, counts[kind] // 2 + 1, counts[kind])}
+        for lose_at in sorted(points):
+
+            async def scenario(world: World, shared: Shared, lose_at: tuple[str, int] = lose_at) -> None:
+                await play(world, shared, lose_at)
+
+            run(monkeypatch, tmp_path, 1, scenario)
+
+    def test_begins_nothing_in_the_storage(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """It was opened when another operator was given it: that one's journal is not taken over."""
+
+        async def scenario(world: World, shared: Shared) -> None:
+            lost: list[str] = []
+
+            def losing(name: str, _key: str) -> None:
+                if not lost:  # the first operation of the first opening
+                    lost.append(name)
+                    shared.take_over("a", "b")
+
+            world.storage.before = losing
+            begun: list[DurableExperiment] = []
+            start = DurableExperiment.start
+
+            def started(durable: DurableExperiment, shell: Any) -> None:
+                begun.append(durable)
+                start(durable, shell)
+
+            monkeypatch.setattr(DurableExperiment, "start", started)
+            await world.apply(numSamples=2)
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 2
+            assert lost
+            assert len(begun) == 1, "by the one that serves it"
+            world.check_results()
+
+        run(monkeypatch, tmp_path, 1, scenario)
+
+
+class TestReports:
+    def test_get_no_decision_from_who_does_not_serve_them(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        async def scenario(world: World, shared: Shared) -> None:
+            service = shared.operators["a"].service
+            handle, statuses = service.handle, []
+
+            def recorded(path: str, body: bytes, caller: Any = None) -> Any:
+                answer = handle(path, body, caller)
+                if isinstance(answer, tuple):
+                    statuses.append(("at once", answer[0]))
+                    return answer
+
+                async def later() -> Any:
+                    reply = await answer
+                    statuses.append(("waited", reply[0]))
+                    return reply
+
+                return later()
+
+            service.handle = recorded  # type: ignore[method-assign]
+            await world.apply(numSamples=2)
+            await world.until_running(2)
+            world.storage.before = unavailable
+            await until(lambda: world.pods.waiting["report"] == 2)
+            statuses.clear()
+            shared.take_over("a", "b")
+            await until(lambda: world.pods.waiting["report"] == 0)
+            await asyncio.sleep(5.0)
+            assert set(statuses) == {("waited", 503), ("at once", 421)}
+            world.storage.before = lambda _name, _key: None
+            status = await world.until_over()
+            assert (status["trials"]["terminated"], status["failures"], status["disruptions"]) == (2, 0, 0)
+            world.check_results()
+
+        run(monkeypatch, tmp_path, 1, scenario)
 
 
 class TestOfAnother:
