@@ -1,6 +1,7 @@
 """Deletes an experiment's stored data when its TuneExperiment is deleted with `deletionPolicy: Delete`.
 
-What is stored in the same place by an experiment of another namespace is not its data.
+What is stored in the same place by an experiment of another namespace is not its data; nor is what a new experiment
+has begun there while this process was stopped and another operator completed the deletion.
 
 The effort is bounded: an experiment that cannot be deleted from its storage for `GIVE_UP_S` is released with a
 warning, because an object that cannot be deleted blocks its whole namespace. What is left is then somebody's to
@@ -124,7 +125,7 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
             if owner not in ("", namespace):
                 logger.warning("the data at %s stays: it is of an experiment of namespace %s", place.uri, owner)
                 return True
-            return delete_experiment(storage, lambda: until - time.monotonic()).done
+            return delete_experiment(storage, lambda: until - time.monotonic(), services.kube.may_change).done
         finally:
             storage.close()
 

@@ -496,7 +496,7 @@ class ExperimentController:
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
         def replace() -> None:
-            replace_stored(open_storage(place.uri, patient), document)
+            replace_stored(open_storage(place.uri, patient), document, self._refuse_unserved)
 
         await asyncio.get_running_loop().run_in_executor(None, replace)
         logger.info("%s: spec.trainable was corrected", self.key)

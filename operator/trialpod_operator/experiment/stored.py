@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +105,20 @@ def write_stored(directory: Path, stored: dict[str, Any]) -> None:
         raise storage_error(error, "cannot write", folder / EXPERIMENT_FILE, len(data)) from error
 
 
-def replace_stored(storage: Storage, document: dict[str, Any]) -> None:
+def replace_stored(storage: Storage, document: dict[str, Any], refuse: Callable[[], None]) -> None:
     """Replace the file in a storage; where it is not, the experiment was deleted, and nothing is written.
+
+    Args:
+        storage: the experiment's.
+        document: what it is to hold.
+        refuse: raises when it is somebody else's to replace; called when it is known what is replaced.
 
     Raises:
         KeyChangedError: somebody else has just replaced it.
         StorageError: it is not there, or the storage takes nothing.
     """
     _, version = storage.read_version(EXPERIMENT_KEY)
+    refuse()
     data = _encoded(document)
     try:
         storage.write_if(EXPERIMENT_KEY, data, version)

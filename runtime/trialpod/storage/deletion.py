@@ -30,7 +30,9 @@ class Deletion:
     done: bool
 
 
-def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Deletion:
+def delete_experiment(
+    storage: Storage, time_left_s: Callable[[], float], may_delete: Callable[[], bool] = lambda: True
+) -> Deletion:
     """Delete what is below the root of `storage` while there is time; at least one batch.
 
     No process may write there any more. The order does not matter: readers see an experiment that loses its parts
@@ -39,6 +41,8 @@ def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Del
     Args:
         storage: the experiment's, ``open_storage(uri).sub(name)``; never a whole bucket's.
         time_left_s: seconds that this call may still take, asked between batches of a thousand.
+        may_delete: asked right before each batch is deleted, which may have been listed long ago: another process
+            may have completed the deletion, and a new experiment begun in this place.
 
     Raises:
         StorageUnavailableError: the storage cannot be reached, or refuses for now; call again later.
@@ -47,10 +51,14 @@ def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Del
     removed = 0
     while keys := storage.sample_keys(limit=_BATCH):
         keys = [key for key in keys if key != EXPERIMENT_KEY] or keys
+        if not may_delete():
+            return Deletion(removed, done=False)
         storage.delete_many(keys)
         removed += len(keys)
         if time_left_s() <= 0.0:
             return Deletion(removed, done=not storage.sample_keys(limit=1))
+    if not may_delete():
+        return Deletion(removed, done=False)
     try:
         storage.abort_uploads([""])
     except StorageUnavailableError:

@@ -21,6 +21,18 @@ def test_out_of_time_it_stops_and_continues_with_the_next_call():
     assert found == [Deletion(1000, False), Deletion(1000, False), Deletion(500, True), Deletion(0, True)]
 
 
+def test_what_was_listed_stays_when_another_may_delete_it():
+    storage = MemoryStorage({"exp/a": b"x"})
+    aborted: list[str] = []
+    storage.before = lambda name, key: aborted.append(key) if name == "abort_uploads" else None
+    experiment = storage.sub("exp")
+    assert delete_experiment(experiment, lambda: 60.0, lambda: False) == Deletion(0, done=False)
+    assert set(storage.values) == {"exp/a"}
+    answers = iter([True, False])
+    assert delete_experiment(experiment, lambda: 60.0, lambda: next(answers)) == Deletion(1, done=False)
+    assert aborted == []
+
+
 def test_a_storage_that_cannot_be_reached_is_said():
     storage = MemoryStorage({"exp/a": b""})
     storage.before = unavailable

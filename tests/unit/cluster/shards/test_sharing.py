@@ -16,10 +16,12 @@ from memory_storage import unavailable
 from virtual_time import until
 
 from trialpod.protocol.messages import ErrorAnswer
-from trialpod_operator.cluster import names
+from trialpod_operator.cluster import experiment_controller, names
+from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.shards.assignment import SHARDS, Shard, ShardMap, shard_of
 from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment.durable import DurableExperiment
+from trialpod_operator.experiment.stored import replace_stored
 
 NAMES = ("a", "b")
 ADDRESSES = {name: f"{name}:8443" for name in NAMES}
@@ -252,6 +254,60 @@ class TestPassUnderWay:
             assert lost
             assert len(begun) == 1, "by the one that serves it"
             world.check_results()
+
+        run(monkeypatch, tmp_path, 1, scenario)
+
+    def test_replaces_no_document(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A corrected Trainable is put into the storage by the operator that serves the experiment then."""
+
+        async def scenario(world: World, shared: Shared) -> None:
+            world.pods.behaviour.fails_at = {("00000", 1): 1}
+            await world.apply(numSamples=1, trainable={"entrypoint": "train:trian"})
+            await world.until_over()
+            operations: list[list[str]] = []
+
+            def losing(name: str, _key: str) -> None:
+                operations[-1].append(name)
+                if name == "read" and shared.ownerships["a"].serving:
+                    shared.take_over("a", "b")
+
+            def replaced(*arguments: Any) -> None:
+                operations.append([])
+                world.storage.before = losing
+                try:
+                    replace_stored(*arguments)
+                finally:
+                    world.storage.before = lambda _name, _key: None
+
+            monkeypatch.setattr(experiment_controller, "replace_stored", replaced)
+            await world.change(trainable={"entrypoint": "train:train"})
+            await until(lambda: world.states() == ["TERMINATED"], 600.0)
+            await world.until_over()
+            assert operations == [["read"], ["read", "write_if"]]
+            world.check_results()
+
+        run(monkeypatch, tmp_path, 1, scenario)
+
+    def test_deletes_no_data(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """What it has listed may be another experiment's meanwhile."""
+
+        async def scenario(world: World, shared: Shared) -> None:
+            await world.apply(**SPECS["pods"])
+            await world.until_over()
+            operations: list[str] = []
+
+            def losing(name: str, _key: str) -> None:
+                operations.append(name)
+                if name == "sample_keys" and shared.ownerships["a"].serving:
+                    shared.take_over("a", "b")
+
+            world.storage.before = losing
+            await world.client.delete(paths.experiments("team"), "digits")
+            await until(lambda: not world.experiment, 60.0)
+            listed = operations.index("sample_keys")
+            assert operations[listed + 1] != "delete"
+            assert "delete" in operations[listed + 1 :], "by the one that serves it"
+            assert world.storage.values == {}
 
         run(monkeypatch, tmp_path, 1, scenario)
 
