@@ -25,6 +25,7 @@ from trialpod_operator.cluster import deletion, experiment_controller, experimen
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.experiment_storage import ExperimentStorage
+from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
@@ -404,6 +405,12 @@ def expired_leases_are_good(put: Put) -> None:
     put(Membership, "lease_valid", lambda _self: True)
 
 
+def passes_finish_for_others(put: Put) -> None:
+    """What a pass has begun it finishes, also when another operator was given its experiment meanwhile."""
+    right = Kube._check_allowed
+    put(Kube, "_check_allowed", lambda self, method, path, _serves: right(self, method, path, None))
+
+
 def redirects_last_forever(put: Put) -> None:
     """A pod that was sent to an operator never asks another one again."""
 
@@ -456,6 +463,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     dead_replicas_keep_their_shards: ("operator paused",) * 3,
     each_computes_what_it_serves: ("operator joins", "operator without API", "operator dies"),
     expired_leases_are_good: ("operator paused",) * 3,
+    passes_finish_for_others: ("pass held up",) * 3,
     redirects_last_forever: ("operator dies",) * 3,
     clock_taken_as_it_is: ("operator clock jumps", "operator clock jumps", *(("pod vanishes",) * 5)),
 }
@@ -481,6 +489,7 @@ WITHIN: dict[Defect, str] = {
     dead_replicas_keep_their_shards: SHARED,
     each_computes_what_it_serves: SHARED,
     expired_leases_are_good: SHARED,
+    passes_finish_for_others: SHARED,
     redirects_last_forever: SHARED,
 }
 """And the features; the others show in plain experiments."""

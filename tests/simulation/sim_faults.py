@@ -12,6 +12,8 @@ from sim_plan import Fault
 from sim_store_faults import StoreFaults
 
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.kube import TIMEOUT_S
+from trialpod_operator.cluster.shards.membership import HANDOVER_TIMEOUT_S
 
 if TYPE_CHECKING:
     from sim_world import Hosted, SimOperator, SimWorld
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_POINTS = 40
+PASS_WITHIN_S = 8.0
+"""Maximum time to wait for an operator to change something."""
 STALE_S = 17.0
 """A Lease is taken by another after this long."""
 
@@ -164,6 +168,7 @@ class Faults(StoreFaults):
 
     def _connect(self, operator: SimOperator) -> None:
         operator.kube.cut = False
+        operator.kube.road.set()
         self.world.weather.cut.discard(operator.process)
         if operator.watch is not None:
             operator.watch.reconnect()
@@ -211,6 +216,35 @@ class Faults(StoreFaults):
             operator.process.stop()
             await asyncio.sleep(fault.for_s + (STALE_S if replaced else 0.0))
             operator.process.resume()
+
+    async def _pass_held_up(self, fault: Fault) -> None:
+        """A request hangs until nobody waits for the pass any more: another operator is given what it is about."""
+        if (operator := await self._in_a_pass(fault)) is not None:
+            self._count("pass held up")
+            self.world.start_operator()
+            await asyncio.sleep(HANDOVER_TIMEOUT_S + 4.0 + min(fault.for_s, TIMEOUT_S - HANDOVER_TIMEOUT_S - 4.0))
+            operator.kube.road.set()
+
+    async def _operator_paused_in_a_pass(self, fault: Fault) -> None:
+        if (operator := await self._in_a_pass(fault)) is not None:
+            self._count("operator paused in a pass")
+            operator.process.stop()
+            operator.kube.road.set()
+            await asyncio.sleep(fault.for_s + (STALE_S if fault.x < 0.7 else 0.0))
+            operator.process.resume()
+
+    async def _in_a_pass(self, fault: Fault) -> SimOperator | None:
+        """Return an operator that waits in the middle of a pass, right before it changes something."""
+        operator = self._an_operator(fault)
+        if operator is None:
+            return None
+        operator.kube.road.clear()
+        for _ in range(int(PASS_WITHIN_S / 0.05)):
+            await asyncio.sleep(0.05)
+            if operator.kube.held_up and operator.process.alive:
+                return operator
+        operator.kube.road.set()
+        return None
 
     async def _two_operators(self, fault: Fault) -> None:
         self._count("two operators")

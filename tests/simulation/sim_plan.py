@@ -50,7 +50,9 @@ _PLAIN_KINDS = (
 )
 SHARED_KINDS = ("operator joins", "operator without API", "operator without store")
 """Of several operators at work."""
-KINDS = (*_PLAIN_KINDS, "experiment deleted", *SHARED_KINDS)
+HELD_UP_KINDS = ("pass held up", "operator paused in a pass")
+"""Of the same: one is in the middle of a pass when another operator is given its experiment, and continues then."""
+KINDS = (*_PLAIN_KINDS, "experiment deleted", *SHARED_KINDS, *HELD_UP_KINDS)
 """All faults; those of users are among them, because they come at any moment too."""
 
 CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
@@ -61,6 +63,9 @@ AUTO_SHARE = 0.35
 
 SHARED_SHARE = 0.4
 """Of the plans, so many have several operators at work."""
+
+HELD_UP_SHARE = 0.5
+"""Of these, in so many a pass is held up."""
 
 OWN_CODE_SHARE = 0.15
 """Of the seeds of `make soak`, so many have code of a user's that decides."""
@@ -307,6 +312,16 @@ def decided_plan_of(seed: int) -> Plan:
 
 def plan_of(seed: int) -> Plan:
     """Return what a seed stands for."""
+    plan = swift_plan_of(seed)
+    choose = random.Random(f"held up {seed}")
+    if plan.operators == 1 or choose.random() >= HELD_UP_SHARE:
+        return plan
+    more = (_fault(choose, choose.choice(HELD_UP_KINDS)) for _ in range(choose.choice([1, 1, 2])))
+    return plan.with_faults(tuple(sorted([*plan.faults, *more], key=lambda fault: fault.at)))
+
+
+def swift_plan_of(seed: int) -> Plan:
+    """Return what a seed stood for while no pass was held up."""
     plan = sole_plan_of(seed)
     choose = random.Random(f"operators {seed}")
     return shared_plan(plan, choose) if choose.random() < SHARED_SHARE else plan

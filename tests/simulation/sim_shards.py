@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.cluster.shards.membership import DURATION_S
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ class ShardWatch:
             for each in world.operators
         ]
         troubled = world.api_away or world.flaky or world.lost_answers or world.weather.troubled
+        troubled = troubled or any(not each.kube.road.is_set() for each in world.alive)
         if troubled or fingerprint != self._fingerprint:
             self._fingerprint, self._quiet_since = fingerprint, now
         for experiment in world.experiments:
@@ -49,7 +49,7 @@ class ShardWatch:
         world.after(EVERY_S, self.look)
 
     def note_write(self, process: Process, path: str) -> None:
-        """An operator changes something at the API server: nobody else may be the one that serves it."""
+        """An operator changes something at the API server: it is the one that serves that."""
         world = self.world
         found = _PATH.search(path)
         if found is None:
@@ -65,12 +65,14 @@ class ShardWatch:
         experiment = max(of_it, key=lambda each: len(each.name))
         uid = str((experiment.resource.get("metadata") or {}).get("uid") or "")
         writer = next(each for each in world.operators if each.process is process)
-        held = shard_of(uid) in writer.membership.ownership.held
-        for other in world.alive:
-            same = other.lease_name == writer.lease_name
-            if uid and same and other is not writer and self._acts(other, uid) and not (held and self._valid(writer)):
-                message = f"{process.name} writes {path} at {self.world.loop.time():.1f} s, served by"
-                world.kernel.errors.append(f"shards: {message} {other.process.name}")
+        wrong = f"shards: {process.name} writes {path} at {world.loop.time():.1f} s"
+        if uid and not writer.membership.ownership.serves(uid):
+            world.kernel.errors.append(f"{wrong}, which it does not serve")
+        elif uid and not self._valid(writer):
+            of_one_group = (each for each in world.alive if each.lease_name == writer.lease_name)
+            acting = [each.process.name for each in of_one_group if each is not writer and self._acts(each, uid)]
+            if acting:
+                world.kernel.errors.append(f"{wrong}, served by {acting}")
 
     @staticmethod
     def _valid(operator: SimOperator) -> bool:

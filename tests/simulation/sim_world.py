@@ -97,12 +97,17 @@ class SimKube(FakeKube):
 
     Attributes:
         cut: this operator alone cannot reach the server.
+        road: what changes something for an experiment waits while it is not set, before it is sent.
+        held_up: how many do.
     """
 
     def __init__(self, world: SimWorld, process: Process) -> None:
         super().__init__(world.api, world.api_random)
         self.world, self.process = world, process
         self.cut = False
+        self.road = asyncio.Event()
+        self.road.set()
+        self.held_up = 0
 
     async def request(self, method: str, path: str, **options: Any) -> Any:  # type: ignore[override]
         world = self.world
@@ -113,6 +118,12 @@ class SimKube(FakeKube):
         self.process.point(f"before {method} {path}")
         if not self.process.alive:
             await asyncio.get_running_loop().create_future()
+        if method != "GET" and options.get("serves") is not None and not self.road.is_set():
+            self.held_up += 1
+            try:
+                await self.road.wait()
+            finally:
+                self.held_up -= 1
         self._check_allowed(method, path, options.get("serves"))
         refusal = world.api_fault(method, path, options.get("body"))
         if refusal is not None:

@@ -25,6 +25,7 @@ from sim_plan import (
     plan_from_text,
     plan_of,
     shrunk,
+    swift_plan_of,
     wide_plan_of,
 )
 from sim_world import simulate
@@ -185,12 +186,12 @@ def test_known_multi_namespace_violations_stay_fixed(seed: int) -> None:
 
 def test_no_config_is_tried_once_the_best_are_repeated() -> None:
     """The plan of a budget changes its mind about what is left when an operator comes back."""
-    holds(plan_of(1795494486))
+    holds(swift_plan_of(1795494486))
 
 
 def test_pod_gone_before_its_deletion_is_not_our_doing() -> None:
     """The head of a group vanished, the operator deleted it too late: its worker's failure has that explanation."""
-    holds(plan_of(1795493835))
+    holds(swift_plan_of(1795493835))
 
 
 def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
