@@ -20,7 +20,8 @@ export TRIALPOD_CLUSTER_KUBERNETES := $(KUBERNETES)
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers style \
+.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster cluster-together \
+	cluster-apart cluster-serial test-addons cluster cluster-down cluster-image lint types layers style \
 	format lock bench bench-scale chaos-cluster site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
@@ -129,20 +130,24 @@ cluster-image: $(VENV)/$(STAMP) ## Build the image trialpod/trialpod:test and gi
 
 # Where CLUSTER_ARGS chooses tests, a run may have none of them (pytest's exit status 5).
 NONE_CHOSEN = { [ $$? -eq 5 ] && [ -n '$(CLUSTER_ARGS)' ]; }
+CLUSTER_TESTS = $(SLOWEST) tests/cluster $(CLUSTER_ARGS)
+
+test-cluster: cluster-together cluster-apart cluster-serial ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses, KUBERNETES=oldest the version
 
 # What is compiled or installed from an index is made before: the cluster's network leads to neither.
-test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses, KUBERNETES=oldest the version
+cluster-together: cluster
 	@for program in kstatus network-policies; do tools/build_go $$program > /dev/null || exit 1; done
 	$(BIN)/pytest -q -p no:xdist tests/unit/cluster/status/test_kstatus_library.py
 	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
-	tools/cluster/exec $(BIN)/pytest -q -n 4 --dist loadgroup -m "together and not addon" $(SLOWEST) tests/cluster \
-	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
+	tools/cluster/exec $(BIN)/pytest -q -n 4 --dist loadgroup -m "together and not addon" $(CLUSTER_TESTS) || $(NONE_CHOSEN)
+
+cluster-apart: cluster
 	@echo "== cluster tests with operators of their own"
-	tools/cluster/exec $(BIN)/pytest -q -n 3 --dist loadgroup -m "apart and not addon" $(SLOWEST) tests/cluster \
-	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
+	tools/cluster/exec $(BIN)/pytest -q -n 3 --dist loadgroup -m "apart and not addon" $(CLUSTER_TESTS) || $(NONE_CHOSEN)
+
+cluster-serial: cluster
 	@echo "== cluster tests that break the cluster or measure it, one after another"
-	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not apart and not addon" $(SLOWEST) \
-	  tests/cluster $(CLUSTER_ARGS) || $(NONE_CHOSEN)
+	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not apart and not addon" $(CLUSTER_TESTS) || $(NONE_CHOSEN)
 
 test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, JobSet, kwok, Sockeye, qemu
 	@tools/build_go kueue > /dev/null
