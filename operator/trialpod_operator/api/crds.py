@@ -157,6 +157,8 @@ def _root(whole: type[TuneExperiment | TuneTrial], spec: type[Any], status: type
         for name, field in spec_schema["properties"].items():
             if name in changeable("before results"):
                 field["description"] += " Cannot change once a trial has reported a result or saved a checkpoint."
+            elif name == "workers":
+                field["description"] += " replicas cannot change once the experiment has started."
             elif name not in changeable("any time"):
                 field["description"] += " Cannot change once the experiment has started."
     status_schema["default"] = {"observedGeneration": NEVER_OBSERVED}

@@ -54,9 +54,9 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     SUSPENDING = "Suspending", "condition", "trials save and stop"
     SUSPENDED = "Suspended", "condition event", "no trial runs", "set spec.suspend to false to continue"
     STOPPING = "Stopping", "condition", "all trials are being stopped"
-    STOPPED = "Stopped", "condition event", "it ended at its budget or at a user's request"
-    SUCCEEDED = "Succeeded", "condition event", "it ended well"
-    FAILED = "Failed", "condition event", "it ended badly", "the message has the error; then `trialpod retry`"
+    STOPPED = "Stopped", "condition event", "the experiment ended at its budget or at a user's request"
+    SUCCEEDED = "Succeeded", "condition event", "it ended without failing"
+    FAILED = "Failed", "condition event", "it failed", "correct what the message names, then `trialpod retry`"
 
     # What keeps a whole experiment from running.
     INVALID_SPEC = (
@@ -77,7 +77,8 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "use an `s3://` URI, or install the storage's package in the operator's image",
     )  # fmt: skip
     STORAGE_NOT_ALLOWED = (
-        "StorageNotAllowed", "condition", "the operator's keys open one prefix for each namespace, and not this one",
+        "StorageNotAllowed", "condition",
+        "the operator's keys open one prefix for each namespace, and the URI is outside it",
         "use that prefix in spec.storage.uri, or keys of your own in credentialsSecret",
     )  # fmt: skip
     NO_OPERATOR = (
@@ -104,7 +105,7 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     )  # fmt: skip
     SECRET_INVALID = (
         "SecretInvalid", "condition", "the Secret of credentialsSecret lacks a key, or it is not base64",
-        "correct its two keys",
+        "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in it",
     )  # fmt: skip
     SCOPED_CREDENTIALS_REFUSED = (
         "ScopedCredentialsRefused", "condition", "the token service refuses short-lived keys",
@@ -150,7 +151,7 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     # Why a pod does not run, or could not be created.
     UNSCHEDULABLE = (
         "Unschedulable", "waiting", "no node fits the pod",
-        "compare resources, node selectors and taints with the scheduler's words",
+        "compare resources, node selectors and taints with the scheduler's message",
     )  # fmt: skip
     NOT_SCHEDULED = (
         "NotScheduled", "waiting", "the scheduler has not handled the pod", "check that it runs, and schedulerName",
@@ -161,12 +162,12 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     )  # fmt: skip
     QUEUED = (
         "Queued", "waiting", "Kueue has not admitted the pod",
-        "the message has its words, `trialpod why` the numbers of the queue",
+        "the message is Kueue's; `trialpod why` shows how full the queue is",
     )  # fmt: skip
     WAITS_FOR_GROUP = "WaitsForGroup", "waiting", "the other pods of the trial do not run yet"
     GROUP_INCOMPLETE = (
-        "GroupIncomplete", "waiting ending", "the pods of the trial did not come to run together in time",
-        "make room for all of them: smaller resources, spec.maxConcurrentTrials, or Kueue",
+        "GroupIncomplete", "waiting ending", "the pods of the trial did not all run within spec.workers.startTimeout",
+        "make room for all of them: smaller resources, a lower spec.maxConcurrentTrials, or Kueue",
     )  # fmt: skip
     QUOTA_EXCEEDED = (
         "QuotaExceeded", "waiting", "the namespace's ResourceQuota is used up",
@@ -220,7 +221,10 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "PriorityClassNotFound", "waiting", "the pod's priority class does not exist",
         "create it, or correct spec.template.spec.priorityClassName",
     )  # fmt: skip
-    INVALID_TEMPLATE = "InvalidTemplate", "waiting", "the pod is not valid", "correct spec.template"
+    INVALID_TEMPLATE = (
+        "InvalidTemplate", "waiting", "the API server refuses the pod as invalid, or a field of it is misspelt",
+        "correct spec.template",
+    )  # fmt: skip
     TOO_LARGE = "TooLarge", "waiting", "the pod is larger than the API server takes", "make spec.template smaller"
     NAME_TAKEN = (
         "NameTaken", "waiting", "another object has the name of the pod",
@@ -253,7 +257,7 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "`kubectl logs --previous` shows why; correct it in spec.template",
     )  # fmt: skip
     TRIAL_KIND_MISSING = (
-        "TrialKindMissing", "waiting", "the API server has no kind like that of spec.trialResource",
+        "TrialKindMissing", "waiting", "the API server does not know the kind of spec.trialResource",
         "install its definition and controller, or correct apiVersion and kind (`kubectl api-resources`)",
     )  # fmt: skip
     INVALID_TRIAL_RESOURCE = (
@@ -262,11 +266,11 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     )  # fmt: skip
     TRIAL_RESOURCE_WAITING = (
         "TrialResourceWaiting", "waiting", "the object of spec.trialResource has no pod that runs the trial yet",
-        "`kubectl describe` shows its events and conditions; see that its controller runs",
+        "`kubectl describe` shows its events and conditions; check that its controller runs",
     )  # fmt: skip
     TRIAL_RESOURCE_WITHOUT_STATUS = (
-        "TrialResourceWithoutStatus", "waiting", "nobody gives the object of spec.trialResource a status",
-        "install the controller of its kind, or see why it does not run; then it continues by itself",
+        "TrialResourceWithoutStatus", "waiting", "no controller has given the object of spec.trialResource a status",
+        "install the controller of its kind, or check why it does not run; the trial then starts by itself",
     )  # fmt: skip
     CONTAINER_WAITING = "ContainerWaiting", "waiting", "a container waits", "see `kubectl describe pod`"
 
@@ -292,16 +296,16 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "InitContainerFailed", "ending", "an init container failed", "its output is in the trial's log",
     )  # fmt: skip
     COMMAND_NOT_FOUND = (
-        "CommandNotFound", "ending", "the image cannot run the trial's command",
-        "use an image with Python and trialpod",
+        "CommandNotFound", "ending", "the node cannot start the command of the trial's container; it is not retried",
+        "correct the command or the image as the message says; after three such trials the experiment fails",
     )  # fmt: skip
     NO_RUNTIME = (
-        "NoRuntime", "ending", "the image has no trialpod, or no Python that it runs on",
-        "the message has what to change; leave out `spec.trainable.runtime: image`",
+        "NoRuntime", "ending", "the image has no trialpod, or no Python that trialpod supports; it is not retried",
+        "use an image as the message says, or leave out `spec.trainable.runtime: image`",
     )  # fmt: skip
     TRIAL_RESOURCE_FAILED = (
         "TrialResourceFailed", "ending", "the object of spec.trialResource failed, or ended without its pod",
-        "the message has what it says",
+        "the message has the object's own message",
     )  # fmt: skip
     WORKER_FAILED = "WorkerFailed", "ending", "a worker of the trial failed", "the message has the worker's error"
     DELETED_BY_OPERATOR = "DeletedByOperator", "ending", "trialpod deleted the pod"

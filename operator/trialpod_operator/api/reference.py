@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import inspect
 
+from trialpod_operator.api.cel import FIXED_STORAGE, spec_fields
 from trialpod_operator.api.crds import schema_of
-from trialpod_operator.api.inspection import fields_of, peel
+from trialpod_operator.api.inspection import changeable, fields_of, peel
 from trialpod_operator.api.models import TuneExperimentSpec
 from trialpod_operator.api.reasons import Place, reasons_of
 
@@ -25,7 +26,15 @@ def _cluster_only(kind: inspect.Type, path: str) -> Iterator[str]:
 
 
 CLUSTER_ONLY = tuple(sorted(_cluster_only(inspect.type_info(TuneExperimentSpec), "")))
-"""Fields that say something of pods or of a cluster's resources; `trialpod run` passes over them or refuses them."""
+"""Fields that concern pods or a cluster's resources; `trialpod run` ignores or refuses them."""
+
+_FIXED = frozenset(
+    {
+        *(set(spec_fields()) - changeable("any time") - {"workers"}),
+        "workers.replicas",
+        *(f"storage.{name}" for name in FIXED_STORAGE),
+    }
+)
 
 _HEAD = """\
 <!-- Written by tools/make_crds from the models in operator/trialpod_operator/api; changes here are lost. -->
@@ -63,8 +72,11 @@ spec:
 * A duration is a number of seconds or text such as `90s`, `2h` or `1h30m`; an amount of a resource is written as for
   Kubernetes: `500m`, `2Gi`.
 * Numbers are read as kubectl reads them: `1e-4` is a number.
-* Fields marked *cluster* concern pods and a cluster's resources, and change nothing on one machine. Only with
-  `trialResource`, `trialpod run` refuses the manifest.
+* Fields marked *cluster* concern pods and a cluster's resources, and change nothing on one machine; but `trialpod
+  run` refuses a manifest with `trialResource`.
+* Fields marked *fixed* cannot change in a cluster once the experiment has started: the API server refuses it.
+  `trainable` cannot once a trial has reported a result with the metric or saved a checkpoint. All other fields can
+  change at any time. On one machine [another rule](running-again.md) holds.
 
 """
 
@@ -73,22 +85,22 @@ _REASONS_HEAD = """\
 <!-- Written by tools/make_crds from operator/trialpod_operator/api/reasons.py; changes here are lost. -->
 # Reasons
 
-Conditions, `status.waiting`, ended attempts and events each have a reason: one word for programs. The message beside
-it names the object, the field and the remedy; `trialpod why NAME` shows it. No condition at all: does an operator run
-that serves the namespace? `trialpod check` finds out.
+Conditions, `status.waiting`, ended attempts and events each have a reason: one word, for programs. The message beside
+it, for people, names the object, the field and the remedy; `trialpod why NAME` shows it. Without any condition, no
+operator has seen the experiment yet: `trialpod check` says whether one serves the namespace.
 
 """
 _SECTIONS: tuple[tuple[Place, str, str], ...] = (
     (
         "condition",
         "Conditions",
-        "In `status.conditions`; while no trial can run, the reason of the waiting is there.",
+        "In `status.conditions`. While no trial can run, Ready has a reason of the next table.",
     ),
     ("waiting", "Waiting", "In `status.waiting`: why a pod does not run or cannot be created."),
     (
         "ending",
         "Ends of attempts",
-        "In the metric `trialpod_attempts_ended_total`. Others are those of the pod's status.",
+        "In the metric `trialpod_attempts_ended_total`. Other reasons are passed on from the pod's status.",
     ),
     ("event", "Events", "Of the TuneExperiment, on transitions only: `kubectl events --for te/NAME`."),
 )
@@ -132,6 +144,8 @@ def _section(path: str, schema: Schema) -> str:
         if name in required:
             about.append("**Required.**")
         place = f"{path}.{name}".removeprefix("spec.")
+        if place in _FIXED:
+            about.append("*fixed*")
         if any(place == only or place.startswith(f"{only}.") for only in CLUSTER_ONLY):
             about.append("*cluster*")
         lines.append(f"| `{name}` | {_value(field)} | {_cell(' '.join(about))} |")
@@ -147,7 +161,9 @@ def _value(field: Schema) -> str:
     if field.get("x-kubernetes-int-or-string"):
         return "duration"
     if "additionalProperties" in field:
-        return "mapping of amounts" if field.get("x-kubernetes-validations") else "mapping of numbers"
+        if field.get("x-kubernetes-validations"):
+            return "mapping of amounts"
+        return "mapping of texts" if field["additionalProperties"].get("type") == "string" else "mapping of numbers"
     kind = str(field.get("type", ""))
     words = {"integer": "integer", "boolean": "`true` \\| `false`", "object": "mapping", "string": "text"}.get(
         kind, kind

@@ -62,7 +62,7 @@ class Condition(StatusModel, frozen=True, kw_only=True):
 
 
 class Waiting(StatusModel, frozen=True, kw_only=True):
-    """Why what could run does not run."""
+    """Why trials that should run do not run."""
 
     reason: Annotated[
         str, Meta(description=f"What is waited for, as one word for programs:{reasons.explain('waiting')}")
@@ -76,10 +76,10 @@ class TrialCounts(StatusModel, frozen=True, kw_only=True):
     """How many trials there are, by state."""
 
     pending: Annotated[
-        Count, Meta(description="Trials that wait for their turn, for a retry, or for their pod to run.")
+        Count, Meta(description="Trials that are queued, or wait for a retry or for their pod to run.")
     ]
     starting: Annotated[
-        Count, Meta(description="Those of the pending ones whose pod was asked for and does not run yet.")
+        Count, Meta(description="Those of the pending ones whose pod was created and does not run yet.")
     ] = 0
     running: Annotated[Count, Meta(description="Trials whose process runs.")]
     paused: Annotated[Count, Meta(description="Trials that the scheduler or a suspension holds back.")]
@@ -167,12 +167,12 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     conditions: Annotated[
         list[Condition],
         Meta(
-            description="Ready (valid and progressing, or ended well), Reconciling, Stalled (needs somebody's help), "
+            description="Ready (valid, and running or succeeded), Stalled (cannot continue without help), "
             "Suspended, Succeeded and Failed.",
             max_length=16,
         ),
     ] = []
-    message: Annotated[str, Meta(description="How it stands, in one sentence.", max_length=32768)] = ""
+    message: Annotated[str, Meta(description="The state of the experiment, in one sentence.", max_length=32768)] = ""
     trials: Annotated[TrialCounts | None, Meta(description="How many trials there are, by state.")] = None
     failures: Annotated[
         Count | None, Meta(description="Attempts that ended by the fault of their own code or limits.")
@@ -180,7 +180,7 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     disruptions: Annotated[
         Count | None,
         Meta(
-            description="Attempts that the cluster ended: preemption, drain, loss of a node. No trial fails by them."
+            description="Attempts that the cluster ended: preemption, drain, loss of a node. They never fail a trial."
         ),
     ] = None
     best: Annotated[BestTrial | None, Meta(description="The best trial so far.")] = None
@@ -201,16 +201,18 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     ] = {}
     budget: Annotated[
         BudgetStatus | None,
-        Meta(description="How the budget stands; with algorithm auto and a budget of hours, or stopWhenNotWorth."),
+        Meta(
+            description="What of the budget is used; with algorithm auto and a budget of hours, or stopWhenNotWorth."
+        ),
     ] = None
     waiting: Annotated[
-        Waiting | None, Meta(description="Why trials that could run do not run; absent when none waits.")
+        Waiting | None, Meta(description="Why trials that should run do not run; absent when none waits.")
     ] = None
     start_time: Annotated[
         Time | None,
         Meta(
-            description="When the operator took it up. From then on only the budget fields of spec can change, and "
-            "spec.trainable while `trainableFixed` is false."
+            description="When the operator started it. From then on most fields of spec cannot change, and "
+            "spec.trainable only while `trainableFixed` is false."
         ),
     ] = None
     trainable_fixed: Annotated[

@@ -73,7 +73,9 @@ class TuneTrialStatus(StatusModel, frozen=True, kw_only=True):
             description="PENDING, RUNNING, PAUSED, TERMINATED (ended, or stopped early) or ERROR (failed for good)."
         ),
     ]
-    message: Annotated[str, Meta(description="How it stands, in one sentence; the error of a failed one.")] = ""
+    message: Annotated[
+        str, Meta(description="The state of the trial, in one sentence; the error of a failed one.")
+    ] = ""
     attempt: Annotated[Count, Meta(description="Number of the latest attempt, from 1; 0 = none yet.")]
     pod_name: Annotated[str | None, Meta(description="The pod of the latest attempt.")] = None
     node_name: Annotated[str | None, Meta(description="The node that this pod runs on, or ran on.")] = None
@@ -97,7 +99,7 @@ class TuneTrialStatus(StatusModel, frozen=True, kw_only=True):
     ] = None
     completion_time: Annotated[Time | None, Meta(description="When the trial ended.")] = None
     last_decision: Annotated[LastDecision | None, Meta(description="The latest decision, with its evidence.")] = None
-    waiting: Annotated[Waiting | None, Meta(description="Why it does not run although it is its turn.")] = None
+    waiting: Annotated[Waiting | None, Meta(description="Why it should run and does not.")] = None
     checkpoint: Annotated[TrialCheckpoint | None, Meta(description="The newest committed checkpoint.")] = None
     storage_uri: Annotated[str | None, Meta(description="Where its results and checkpoints are.")] = None
     conditions: Annotated[list[Condition], Meta(description="Ready, Succeeded and Failed.", max_length=16)] = (

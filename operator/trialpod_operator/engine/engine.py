@@ -124,7 +124,8 @@ class Engine:
             recorded: in a replay, what was chosen when the event was first applied.
 
         Raises:
-            InvalidInputError: new settings change more than the budget fields, or contradict the scheduler's.
+            InvalidInputError: new settings change what is fixed once an experiment has started, or contradict the
+                scheduler's.
             msgspec.ValidationError: a result is not a MessagePack map.
         """
         # 1. Refuse what cannot be applied, before anything changes.

@@ -34,3 +34,13 @@ class TestReference:
         marked = [line for line in PAGE.splitlines() if line.endswith("*cluster* |")]
         assert any(line.startswith("| `image` |") for line in marked)
         assert not any(line.startswith("| `metric` |") for line in marked)
+
+    def test_marks_what_cannot_change(self) -> None:
+        marked = {line.split("`")[1] for line in PAGE.splitlines() if "*fixed*" in line and line.startswith("| `")}
+        assert {"metric", "searchSpace", "trainable", "scheduler", "replicas", "uri"} <= marked
+        assert marked.isdisjoint({"numSamples", "image", "resources", "workers", "storage", "decider"})
+
+    def test_says_what_mappings_hold(self) -> None:
+        assert "| `env` | mapping of texts |" in PAGE
+        assert "| `stop` | mapping of numbers |" in PAGE
+        assert "| `resources` | mapping of amounts |" in PAGE

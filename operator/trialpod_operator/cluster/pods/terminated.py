@@ -1,4 +1,4 @@
-"""What ended an attempt, read from its pod. An attempt's own word goes before everything here (but see `sigterm`).
+"""What ended an attempt, read from its pod. What the attempt itself reported takes precedence (but see `sigterm`).
 
 | what the pod shows | kind | cause | reason |
 |---|---|---|---|
@@ -21,12 +21,12 @@
 | StartError/ContainerCannotRun, memory limit | failure | failed | OOMKilled |
 | StartError/ContainerCannotRun otherwise: the node's runtime | disruption | preempted | that reason |
 | ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
-| Pending forever: its node lost its sandbox after making a container | disruption | lost | SandboxLost |
-| deleted by somebody else, and not over before | disruption | preempted | PodDeleted |
+| Pending forever: its node lost its sandbox after creating a container | disruption | lost | SandboxLost |
+| deleted by somebody else, and had not ended before | disruption | preempted | PodDeleted |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
 | "exec format error" is all it says: another architecture | failure, no retry | failed | CommandNotFound |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
-| status 0 without a word: os._exit(0) and the like | failure | failed | ExitedSilently |
+| status 0 without a report: os._exit(0) and the like | failure | failed | ExitedSilently |
 | any other status | failure | failed | ContainerFailed |
 
 The strings are those of kubelet, scheduler and controllers in the Kubernetes source (KEP-3329 for the conditions).
@@ -470,8 +470,8 @@ def _out_of_memory(pod: Pod) -> str:
 
 def _no_command(words: str) -> str:
     return (
-        f"the image cannot run the trial's command{_in_words(words)}; use an image with Python and trialpod, or set "
-        "the command of the trial's container in spec.template"
+        f"the node cannot start the command of the trial's container{_in_words(words)}; correct it in spec.template, "
+        "or leave out spec.trainable.runtime: image, so that the pod brings Python and trialpod"
     )
 
 
