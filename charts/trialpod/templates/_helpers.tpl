@@ -47,19 +47,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- /* What the operator does in a namespace whose experiments it serves. The comment of a rule says what it is for;
 tools/make_rights makes the tables of the documentation from both. */}}
 {{- define "trialpod.rules" -}}
-# follow them; finalizer; `ttlSecondsAfterFinished`
+# watch them; set the finalizer; delete them after `ttlSecondsAfterFinished`
 - apiGroups: [trialpod.dev]
   resources: [tuneexperiments]
   verbs: [get, list, watch, patch, delete]
-# one per trial; they go with their experiment
+# one per trial; they are deleted with their experiment
 - apiGroups: [trialpod.dev]
   resources: [tunetrials]
   verbs: [get, list, watch, create]
-# say how they stand
+# write their status
 - apiGroups: [trialpod.dev]
   resources: [tuneexperiments/status, tunetrials/status]
   verbs: [patch]
-# own their children
+# set owner references to them (with the admission plug-in OwnerReferencesPermissionEnforcement)
 - apiGroups: [trialpod.dev]
   resources: [tuneexperiments/finalizers, tunetrials/finalizers]
   verbs: [update]
@@ -67,7 +67,7 @@ tools/make_rights makes the tables of the documentation from both. */}}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete, deletecollection]
-# the last words of a failed trial
+# the output of ended trials, which is stored
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
@@ -75,12 +75,12 @@ tools/make_rights makes the tables of the documentation from both. */}}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
-# the certificate by which trials know the operator
+# the certificate by which trials verify the operator
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [trialpod-ca]
   verbs: [get, update, patch]
-# the code that an experiment's configMapRef names, which is kept as it was at the start; no list
+# the code that an experiment's configMapRef names, and the copy of it that its trials run; no list
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get]
@@ -88,11 +88,11 @@ tools/make_rights makes the tables of the documentation from both. */}}
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create]
-# tell what happened; why a pod does not start
+# report events; find out why a pod does not start
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
-# why Kueue lets a pod wait, where there is Kueue
+# why a pod waits for Kueue, where there is Kueue
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
   verbs: [list]
@@ -109,7 +109,7 @@ tools/make_rights makes the tables of the documentation from both. */}}
 {{- end }}
 
 {{- define "trialpod.clusterRules" -}}
-# who sends a report: the tokens of trial pods are checked with the API server
+# verify the tokens of trial pods, which say who sends a report
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]

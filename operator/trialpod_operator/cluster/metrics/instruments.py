@@ -57,28 +57,28 @@ def _histogram(name: str, text: str) -> Histogram:
     return Histogram(name, text, registry=REGISTRY, buckets=_BUCKETS)
 
 
-RESULTS = _counter("trialpod_results_total", "Results of trials that were taken in.")
+RESULTS = _counter("trialpod_results_total", "Results received from trials.")
 REPORT_SECONDS = _histogram("trialpod_report_seconds", "From a trial's report to its answer, commit included.")
-COMMIT_SECONDS = _histogram("trialpod_commit_seconds", "From a sampled event until the storage has it.")
+COMMIT_SECONDS = _histogram("trialpod_commit_seconds", "From a sampled event until it is in the storage.")
 DURABLE_SECONDS = _histogram(
-    "trialpod_result_durable_seconds", "From a batch of results that came in until the storage has it."
+    "trialpod_result_durable_seconds", "From the arrival of a batch of results until it is in the storage."
 )
 DECISION_SECONDS = _histogram(
-    "trialpod_decision_seconds", "From a report at which a trial waits until what was decided is in the storage."
+    "trialpod_decision_seconds", "From a report that needs a decision until the decision is in the storage."
 )
 STORAGE_ERRORS = _counter(
-    "trialpod_storage_errors_total", "Attempts to reach the storage of experiments that failed."
+    "trialpod_storage_errors_total", "Failed attempts to read or write the storage of experiments."
 )
 CHECKPOINTS = _counter("trialpod_checkpoints_total", "Checkpoints that trials committed.")
 CHECKPOINT_BYTES = _counter("trialpod_checkpoint_bytes_total", "Their sizes.")
-RECONCILE_SECONDS = _histogram("trialpod_reconcile_seconds", "One look at one experiment.")
+RECONCILE_SECONDS = _histogram("trialpod_reconcile_seconds", "One reconcile pass of one experiment.")
 RECONCILE_STEP_SECONDS = _histogram(
-    "trialpod_reconcile_step_seconds", "One step of a look, from one wait to the next: nothing else runs meanwhile."
+    "trialpod_reconcile_step_seconds", "A part of a reconcile pass during which the event loop runs nothing else."
 )
 LOOP_LAG_SECONDS = _histogram(
-    "trialpod_loop_lag_seconds", "How late the event loop is, sampled ten times a second: every answer is as late."
+    "trialpod_loop_lag_seconds", "Lag of the event loop, sampled ten times a second; every answer is late by it."
 )
-RECONCILE_ERRORS = _counter("trialpod_reconcile_errors_total", "Looks at an experiment that ended in an error.")
+RECONCILE_ERRORS = _counter("trialpod_reconcile_errors_total", "Reconcile passes that ended in an error.")
 API_REQUESTS = BoundedCounter(
     _counter(
         "trialpod_api_requests_total",
