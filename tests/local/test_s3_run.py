@@ -318,7 +318,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: Min
     server.kill()
     try:
         open_gate(work)
-        running.wait_event("warning", lambda event: "takes nothing at the moment" in event["message"])
+        running.wait_event("warning", lambda event: "cannot be written at the moment" in event["message"])
     finally:
         server.start()
     assert running.wait() == 0, running.text

@@ -165,7 +165,7 @@ class Pickle(Model, frozen=True, kw_only=True):
             extra={"expected": "64 lower-case hexadecimal digits"},
         ),
     ]
-    name: Annotated[Text, Meta(description="What it is called there: trials' folders begin with it.")] | None = None
+    name: Annotated[Text, Meta(description="Its name; the names of trials' folders begin with it.")] | None = None
 
 
 class CommandMetrics(Model, frozen=True, kw_only=True):
@@ -356,7 +356,7 @@ class CheckpointSpec(Model, frozen=True, kw_only=True):
 
     frequency: Annotated[
         int,
-        Meta(ge=0, le=MAX_INT, description="Checkpoint every so many iterations; class Trainables only. 0 = never."),
+        Meta(ge=0, le=MAX_INT, description="Iterations between checkpoints; class Trainables only. 0 = none."),
     ] = 0
     at_end: Annotated[bool, Meta(description="Checkpoint when a trial ends; class Trainables only.")] = False
     num_to_keep: (
@@ -376,9 +376,9 @@ class CheckpointSpec(Model, frozen=True, kw_only=True):
     artifacts: Annotated[
         bool,
         Meta(
-            description="Keep what else a trial writes into its directory: after each checkpoint, every five minutes "
-            "and at its end these files are copied beside its checkpoints. Scoped credentials open only checkpoints: "
-            "with these they are not kept, and the trial's log says so."
+            description="Also keep the other files that a trial writes into its directory: they are copied beside "
+            "its checkpoints after each checkpoint, every five minutes and at its end. Not possible with scoped "
+            "credentials, which open only checkpoints; the trial's log says so then."
         ),
     ] = False
 
@@ -400,7 +400,7 @@ class ScopedCredentials(Model, frozen=True, kw_only=True):
     role_arn: (
         Annotated[
             Text,
-            Meta(description="The role whose rights trials get part of. Amazon demands one; MinIO does not know it."),
+            Meta(description="The role of which trials' keys get some rights. Amazon requires one; MinIO has none."),
         ]
         | None
     ) = None
@@ -408,8 +408,8 @@ class ScopedCredentials(Model, frozen=True, kw_only=True):
         Annotated[
             Duration,
             Meta(
-                description="How long keys hold before they are exchanged, 15m to 12h, so that trials can store "
-                "checkpoints while the operator is away. Default: 1h."
+                description="How long keys are valid, 15m to 12h. A longer time lets trials store checkpoints longer "
+                "while no operator answers. Default: 1h."
             ),
         ]
         | None
@@ -457,7 +457,7 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     create_bucket: Annotated[bool, Meta(description="Create the bucket when it is missing.")] = False
     deletion_policy: Annotated[
         Literal["Retain", "Delete"],
-        Meta(description="What becomes of the stored data when the experiment is deleted.", extra={"cluster": True}),
+        Meta(description="What happens to the stored data when the experiment is deleted.", extra={"cluster": True}),
     ] = "Retain"
 
 
@@ -474,7 +474,7 @@ class DeciderSpec(Model, frozen=True, kw_only=True):
     pickle: (
         Annotated[
             Pickle,
-            Meta(description="Code of a script, as its submission has put it into the storage. Only it opens it."),
+            Meta(description="Code of a script, stored when it was submitted. Only the decider unpickles it."),
         ]
         | None
     ) = None
@@ -492,14 +492,16 @@ class DeciderSpec(Model, frozen=True, kw_only=True):
         Annotated[
             Text,
             Meta(
-                description="Image of its container, where the trials' has no Python or not what the code imports. "
-                "Default: the trials'.",
+                description="Image of its container, if that of the trials lacks Python or what the code imports. "
+                "Default: that of the trials.",
                 extra={"cluster": True},
             ),
         ]
         | None
     ) = None
-    code: Annotated[list[Text], Meta(max_length=64, description="What it decides by, in words: for people.")] = []
+    code: Annotated[
+        list[Text], Meta(max_length=64, description="What the decider decides, in words, for people.")
+    ] = []
     resources: Annotated[
         dict[ResourceName, Quantity],
         Meta(
@@ -559,8 +561,8 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
         Annotated[
             Duration,
             Meta(
-                description="How long pods of a trial may wait for its other ones to run, before all of them are "
-                "deleted and retried later. It can change at any time. Default: 10m."
+                description="How long pods of a trial may wait for the others to run, before all are deleted and "
+                "retried later. It can change at any time. Default: 10m."
             ),
         ]
         | None
@@ -573,7 +575,7 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
 
 
 class RepeatsSpec(Model, frozen=True, kw_only=True):
-    """The best configs once more from the start, before the winner is named."""
+    """Repeated runs of the best configs, from the start, before the winner is named."""
 
     top: Annotated[int, Meta(ge=1, le=100, description="How many of the best trials are repeated.")]
     times: Annotated[int, Meta(ge=1, le=99, description="How often each.")]
@@ -744,8 +746,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[
             Duration,
             Meta(
-                description="How long a trial that runs may report neither a result nor a checkpoint before its "
-                "attempt fails, such as 30m. Half way there is a warning. Default: no limit.",
+                description="Time in which a running trial must report a result or a checkpoint, such as 30m; "
+                "otherwise its attempt fails. After half of it there is a warning. Default: no limit.",
                 extra={"change": "any time"},
             ),
         ]
@@ -757,7 +759,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             Meta(
                 ge=0,
                 le=MAX_INT,
-                description="End the experiment gracefully when its trials have run so many hours, all together.",
+                description="End the experiment gracefully when its trials together have run this many hours.",
                 extra={"change": "any time"},
             ),
         ]
@@ -769,7 +771,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             Meta(
                 ge=0,
                 le=MAX_INT,
-                description="End the experiment gracefully when its trials have had so many GPU hours, all together.",
+                description="End the experiment gracefully when its trials together have used this many GPU hours.",
                 extra={"change": "any time"},
             ),
         ]
@@ -790,8 +792,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[
             WarmStartSpec,
             Meta(
-                description="Earlier experiments whose best configs are tried first, and are a prior while that "
-                "pays. With the search auto. They are read once, before the first start. Default: none."
+                description="Earlier experiments, whose best configs are tried first and are a prior as long as it "
+                "predicts well. For the search auto. They are read once, before the first start. Default: none."
             ),
         ]
         | None
@@ -802,9 +804,9 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             Meta(
                 ge=0,
                 le=MAX_INT,
-                description="Start no trial any more when the metric is expected to improve by less than this in the "
-                "next hour of GPU (or of trial, where trials have no GPU). Running trials continue to the next "
-                "decision about them. Default: never.",
+                description="Start no more trials when the metric is expected to improve by less than this in the "
+                "next hour of GPU time (of trial time, where trials have no GPU). Running trials continue to "
+                "their next decision. Default: never.",
                 extra={"change": "any time"},
             ),
         ]
@@ -843,8 +845,9 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[
             DeciderSpec,
             Meta(
-                description="Decides by code of the user's, in a pod of its own: classes that it names, or the code "
-                "of a script that was run with TRIALPOD_BACKEND=kubernetes. On one machine: classes, in its process.",
+                description="Your own deciding code: classes named here, or the code of a script that was run with "
+                "TRIALPOD_BACKEND=kubernetes. In a cluster it runs in a pod of its own, on one machine (classes "
+                "only) in trialpod's process.",
                 extra={"change": "any time"},
             ),
         ]
@@ -867,8 +870,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     finished_pods: Annotated[
         Literal["Delete", "KeepFailed", "Keep"],
         Meta(
-            description="What becomes of pods whose attempt has ended, once their logs are in the storage: Delete, "
-            "KeepFailed or Keep. Those that are kept go with the experiment.",
+            description="What happens to pods whose attempt has ended, once their logs are in the storage: Delete, "
+            "KeepFailed or Keep. Kept pods are deleted with the experiment.",
             extra={"cluster": True, "change": "any time"},
         ),
     ] = "Delete"
@@ -881,7 +884,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     ) = None
     suspend: Annotated[
         bool,
-        Meta(description="Checkpoint and stop all trials; false continues with them.", extra={"change": "any time"}),
+        Meta(description="Checkpoint and pause all trials; false resumes them.", extra={"change": "any time"}),
     ] = False
     ttl_seconds_after_finished: (
         Annotated[
@@ -889,7 +892,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             Meta(
                 ge=0,
                 le=MAX_INT,
-                description="Delete the experiment so many seconds after its end.",
+                description="Seconds after its end at which the experiment is deleted.",
                 extra={"cluster": True, "change": "any time"},
             ),
         ]
@@ -913,7 +916,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     template: Annotated[
         dict[str, Any],
         Meta(
-            description="A PodTemplateSpec for the trials' pods; image and resources are laid over it.",
+            description="A PodTemplateSpec for the trials' pods; image and resources are set on its trial container.",
             extra={"cluster": True, "change": "any time", "format": "pod-template"},
         ),
     ] = {}
@@ -933,7 +936,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             WorkersSpec,
             Meta(
                 description="More pods for each trial, which start together with its first one and run the same "
-                "trainable as ranks 1, 2, ...; the trial fails or restarts as one. Default: none.",
+                "trainable as ranks 1, 2, ...; the trial fails or restarts as a whole. Default: none.",
                 extra={"cluster": True},
             ),
         ]

@@ -109,7 +109,7 @@ class DurableExperiment:
     Attributes:
         journaled: the engine with its journal.
         resumed: it had been begun before it was opened.
-        storage_problem: why the storage takes nothing at the moment.
+        storage_problem: why the storage cannot be written at the moment.
         last_contact: when each trial's attempt last called, by the clock given.
         decisions: the events that wait for the decider; None where the engine decides.
 
@@ -239,7 +239,7 @@ class DurableExperiment:
 
     @property
     def storage_problem(self) -> str | None:
-        """Why the storage takes nothing at the moment."""
+        """Why the storage cannot be written at the moment."""
         return self._outage or self._silence
 
     def dirname(self, trial: Trial) -> str:
@@ -423,7 +423,7 @@ class DurableExperiment:
 
     @property
     def keys_refused(self) -> bool:
-        """Whether the storage takes nothing because it refuses the keys."""
+        """Whether the storage cannot be written because it refuses the keys."""
         return self._replica is not None and self._replica.refused
 
     @property

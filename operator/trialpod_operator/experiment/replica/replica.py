@@ -175,7 +175,7 @@ class Replica:
             False when somebody else was faster. Theirs is in the directory then, and to be looked at.
 
         Raises:
-            StorageError: the storage takes nothing.
+            StorageError: the storage cannot be written.
         """
         return self._journal.stored or self._files.claim_location()
 
@@ -388,7 +388,7 @@ class Replica:
             first = not self._troubled
             self._troubled.add(thread)
         if first:
-            message = f"{self.uri} takes nothing at the moment ({error}); everything is kept until it does"
+            message = f"{self.uri} cannot be written at the moment ({error}); everything is kept here until it can"
             self._report(ReplicaStatus(reachable=False, message=message))
 
     def _recovered(self, thread: str) -> None:

@@ -56,7 +56,7 @@ class SharedFiles:
         With a server that knows no conditions, two who do this within a moment may both succeed.
 
         Raises:
-            StorageError: the storage takes nothing.
+            StorageError: the storage cannot be written.
         """
         if self._conditions:
             try:
@@ -87,7 +87,7 @@ class SharedFiles:
 
         Raises:
             KeyMissingError: it is not there, and was only to be replaced.
-            StorageError: the storage takes nothing, or others replace the file again and again.
+            StorageError: the storage cannot be written, or other processes keep replacing the file.
         """
         if self._found:
             refuse_outdated()
