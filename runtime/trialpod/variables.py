@@ -42,11 +42,11 @@ def _variable(name: str, group: str, about: str, default: str = "") -> str:
     return name
 
 
-RUN_NAME = _variable("TRIALPOD_RUN_NAME", SCRIPTS, "Name of the experiment, over `RunConfig(name=...)`", "")
+RUN_NAME = _variable("TRIALPOD_RUN_NAME", SCRIPTS, "Name of the experiment; overrides `RunConfig(name=...)`", "")
 STORAGE = _variable(
     "TRIALPOD_STORAGE",
     SCRIPTS,
-    "Folder or URI in which experiments are kept, over `RunConfig(storage_path=...)`; read in a cluster too",
+    "Folder or URI in which experiments are kept; overrides `RunConfig(storage_path=...)`; read in a cluster too",
     "`~/trialpod-results`",
 )
 WORK_DIR = _variable(
@@ -58,7 +58,7 @@ WORK_DIR = _variable(
 IF_EXISTS = _variable(
     "TRIALPOD_IF_EXISTS",
     SCRIPTS,
-    "`resume`, `fresh`, `add` or `error`, over `RunConfig(if_exists=...)`: [edit and run again](running-again.md)",
+    "`resume`, `fresh`, `add` or `error`; overrides `RunConfig(if_exists=...)`: [edit and run again](running-again.md)",
     "`resume`",
 )
 RESUME = _variable("TRIALPOD_RESUME", SCRIPTS, "`1`: continue the experiment of that name", "`0`")
@@ -68,8 +68,8 @@ MAX_CONCURRENT = _variable(
 CALLBACKS = _variable(
     "TRIALPOD_CALLBACKS", SCRIPTS, "Classes of callbacks to add, `module.Class`, with commas between", "none"
 )
-CPUS = _variable("TRIALPOD_CPUS", SCRIPTS, "CPUs to share out among trials", "those of the machine or its cgroup")
-GPUS = _variable("TRIALPOD_GPUS", SCRIPTS, "GPUs to share out among trials", "those of the machine")
+CPUS = _variable("TRIALPOD_CPUS", SCRIPTS, "CPUs that trials may use", "those of the machine or its cgroup")
+GPUS = _variable("TRIALPOD_GPUS", SCRIPTS, "GPUs that trials may use", "those of the machine")
 RESOURCES = _variable(
     "TRIALPOD_RESOURCES", SCRIPTS, "Amounts of custom resources on one machine: `license=2,disk=1`", "none"
 )
@@ -106,7 +106,7 @@ CLUSTER_ENDPOINT = _variable(
     "the address that the script uses, or that of the operator's default storage",
 )
 
-CREATE_BUCKET = _variable("TRIALPOD_CREATE_BUCKET", STORAGES, "`1`: make the bucket when it is missing", "`0`")
+CREATE_BUCKET = _variable("TRIALPOD_CREATE_BUCKET", STORAGES, "`1`: create the bucket when it is missing", "`0`")
 SCRATCH_DIR = _variable(
     "TRIALPOD_SCRATCH_DIR",
     STORAGES,
@@ -128,7 +128,7 @@ REPEAT = _variable(
     "TRIALPOD_REPEAT",
     TRIALS,
     "Number of a trial among the repeats of its config, from 1",
-    "not set, or `0`: it is no repeat",
+    "not set, or `0`: not a repeat",
 )
 TRIAL_ID = _variable("TRIALPOD_TRIAL_ID", TRIALS, "Id of the trial that a command runs")
 TRIAL_NAME = _variable("TRIALPOD_TRIAL_NAME", TRIALS, "Name of the trial that a command runs")
@@ -140,7 +140,9 @@ CHECKPOINT_DIR = _variable(
 )
 RESUMED = _variable("TRIALPOD_RESUMED", TRIALS, "`1`: the command starts from a checkpoint, else `0`")
 RUNNER_PID = _variable(
-    "TRIALPOD_RUNNER_PID", TRIALS, "Process to which a command may send SIGUSR1: its checkpoint is whole now"
+    "TRIALPOD_RUNNER_PID",
+    TRIALS,
+    "Process to which a command may send SIGUSR1 to say that its checkpoint is complete",
 )
 REPORT_URL = _variable(
     "TRIALPOD_REPORT_URL", TRIALS, "Where a command reports metrics by HTTP, as `trialpod-report` does"
@@ -151,9 +153,9 @@ ADDRESS = _variable("TRIALPOD_ADDRESS", PODS, "Address of the operator's report 
 EXPERIMENT = _variable("TRIALPOD_EXPERIMENT", PODS, "Identity of the experiment")
 RUNNER = _variable("TRIALPOD_RUNNER", PODS, "Identity of the pod's runner")
 TOKEN_FILE = _variable("TRIALPOD_TOKEN_FILE", PODS, "File with the token for the report service")
-CA_FILE = _variable("TRIALPOD_CA_FILE", PODS, "File with the certificate by which the operator is known")
+CA_FILE = _variable("TRIALPOD_CA_FILE", PODS, "File with the certificate that verifies the operator")
 TERMINATION_LOG = _variable(
-    "TRIALPOD_TERMINATION_LOG", PODS, "File that takes the last message of a runner", "`/dev/termination-log`"
+    "TRIALPOD_TERMINATION_LOG", PODS, "File for the last message of a runner", "`/dev/termination-log`"
 )
 
 PACKAGES = _variable(
