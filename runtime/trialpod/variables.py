@@ -58,7 +58,8 @@ WORK_DIR = _variable(
 IF_EXISTS = _variable(
     "TRIALPOD_IF_EXISTS",
     SCRIPTS,
-    "`resume`, `fresh`, `add` or `error`; overrides `RunConfig(if_exists=...)`: [edit and run again](running-again.md)",
+    "`resume`, `fresh`, `add` or `error`; overrides `RunConfig(if_exists=...)`; see [edit and run "
+    "again](running-again.md)",
     "`resume`",
 )
 RESUME = _variable("TRIALPOD_RESUME", SCRIPTS, "`1`: continue the experiment of that name", "`0`")
