@@ -194,6 +194,11 @@ def test_pod_gone_before_its_deletion_is_not_our_doing() -> None:
     holds(swift_plan_of(1795493835))
 
 
+def test_new_operator_makes_no_second_pod_of_what_began() -> None:
+    """The operator before it was stopped, and wrote that an attempt had begun after its journal was read."""
+    holds(swift_plan_of(1264))
+
+
 def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
     faults = (Fault("operator clock jumps", 8.92, 4.418, 0.3881), Fault("experiment deleted", 16.904, 0.152, 0.0326))
     holds(placed_plan_of(1795366181).with_faults(faults))

@@ -45,6 +45,7 @@ class PodBinding:
     sigterm_by: float = 0.0  # and why it sent SIGTERM
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
+    adopted: bool = False  # it was under way when this operator opened the experiment
     not_before: float = 0.0  # when its pod may be made again
     group: Group | None = None  # of the pod and its workers
     named: tuple[int, str, str] | None = None  # `pod_attempt`, `pod_trial`, and the pod's name that follows from them
@@ -142,6 +143,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         asked_at=now,
         expected_by=0.0 if own_pod or given else now + ASK_AGAIN_S,
         resources=trial.resources,
+        adopted=True,
     )
 
 

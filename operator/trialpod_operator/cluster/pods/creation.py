@@ -57,7 +57,7 @@ class PodCreation:
         ]
         if not missing and not trials:
             return
-        if any(binding.recreated for binding in missing):
+        if any(binding.recreated or binding.adopted for binding in missing):
             # Another operator may have continued from here, and know that one of these had begun when its pod went
             # away: then what follows is another attempt, and not the same one in a second pod.
             self._pods.durable.require_fencing_check()
