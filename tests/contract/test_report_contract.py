@@ -228,7 +228,7 @@ BODY = msgspec.msgpack.encode({"trial_id": "x", "attempt": 1})
     ("path", "body", "status", "words"),
     [
         pytest.param("/v1/other/report", BODY, 404, "there is no experiment 'other'", id="unknown experiment"),
-        pytest.param("/v9/contract/report", BODY, 404, "protocol v9 is not spoken", id="newer protocol"),
+        pytest.param("/v9/contract/report", BODY, 404, "version v9 of the report protocol is not supported", id="newer protocol"),
         pytest.param("/v1/contract/delete", BODY, 404, "unknown path", id="unknown call"),
         pytest.param("/v1/contract/report", b"\xc1", 400, "cannot be read", id="no MessagePack"),
         pytest.param("/v1/contract/report", msgspec.msgpack.encode([1]), 400, "cannot be read", id="wrong type"),

@@ -1,14 +1,15 @@
-"""The main of a decider: asks for what happened, decides, and says what it decided.
+"""The main program of a decider: polls for events, decides, and sends the choices.
 
-Two connections: one for the calls in order, which the server holds until there is something to decide; one for what
-comes meanwhile: suggestions, and that the user's code is still at work.
+It has two connections: one for long polls, which the server answers when there is something to decide; one for what
+comes meanwhile: suggestions, and the news that the user's code is still busy.
 
 Invariants:
 
-* Everything of the user's runs in this process, in the user's image. It has no rights at the API server and no keys.
-* A session that is over, whatever the reason, ends the process's state with it: it begins again as a new program
-  (`Outcome.AGAIN`), so nothing of the user's code is left of what was decided and never journaled.
-* A decision has a time limit. What takes longer is named with the line that it is at, and the process ends.
+* All of the user's deciding code runs in this process, in the user's image. It has no rights at the API server and no
+  keys.
+* When a session ends, for whatever reason, the process starts again as a new program (`Outcome.AGAIN`), so the user's
+  code keeps no state of decisions that were never journaled.
+* A decision has a time limit. When it is exceeded, the process reports the line that runs, and ends.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from trialpod_operator.experiment.decisions.messages import (
 CALL_TIMEOUT_S = 120.0
 BUSY_INTERVAL_S = 5.0
 LOAD_TIMEOUT_S = 300.0
-"""Maximum time to load the code with what it imports."""
+"""Maximum time to load the code, its imports included."""
 SNAPSHOT_INTERVAL_S = 30.0
-"""Time of the user's code after which a snapshot is given, so that a new decider has less to repeat."""
+"""Run time of the user's code after which a snapshot is sent, so that a new decider has less to repeat."""
 
 MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
 """A larger one is not sent, as the report service would not take it: the journal is kept as it is."""
@@ -63,11 +64,11 @@ class Outcome(enum.Enum):
     FAILED = 1
     """The user's code cannot continue; the operator knows why."""
     AGAIN = 2
-    """Another session has begun; this one is to begin again as a new program."""
+    """Another session has begun; the process starts again as a new program."""
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Be a decider; return the exit status."""
+    """Run a decider; return the exit status."""
     missing = [name for name in (variables.ADDRESS, variables.EXPERIMENT) if not environ.get(name)]
     if missing:
         sys.stderr.write(f"trialpod: {', '.join(missing)} not set; the operator sets them in a decider's pod\n")
@@ -97,7 +98,7 @@ class Decider:
         experiment: "namespace/name" in a cluster.
         token_file: see `ReportClient`.
         ca_file: the same.
-        leave: ends the process at once, whatever its threads do.
+        leave: ends the process at once, whatever its threads are doing.
     """
 
     def __init__(

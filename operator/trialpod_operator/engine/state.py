@@ -1,7 +1,7 @@
 """The state of one experiment: trials, queues, and its own fields in groups. Owned by the engine.
 
 Every trial that has not ended is in exactly one queue: `running`, `paused`, `pending` (may start now) or `delayed`
-(PENDING as well, but not before its `retry_at`). Nothing here takes longer with the number of trials.
+(PENDING as well, but not before its `retry_at`). No operation takes longer when there are more trials.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Clock(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.active_s, self.active_since = self.active_at(self.now), None
 
     def skip_downtime(self) -> None:
-        """Leave out the time since the latest event: nobody was there."""
+        """Leave out the time since the latest event, in which no process ran the experiment."""
         if self.active_since is not None:
             self.active_s += max(0.0, self.previous - self.active_since)
             self.active_since = self.now
 
 
 class Account(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Resource-seconds that ended attempts used, and what came of them; see `accounting`."""
+    """Resource-seconds that ended attempts used, by outcome; see `accounting`."""
 
     spent: dict[str, float] = {}
     outcomes: dict[str, dict[str, float]] = {}
@@ -91,7 +91,7 @@ class Ahead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BudgetProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of the hours, and whether more are worth it; see `budget_plan`."""
+    """What the hours used have brought, and whether more are worth it; see `budget_plan`."""
 
     improvements: list[tuple[float, float, float]] = []  # trial-seconds, GPU-seconds and the new best value
     closing: dict[str, Any] | None = None  # why no trial starts any more
@@ -168,7 +168,7 @@ class SearchProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How the experiment stands."""
+    """State, flags and counts of the experiment."""
 
     state: str = "Running"
     message: str = ""
@@ -202,11 +202,11 @@ class InUse:
         self._exact: dict[str, tuple[int, Fraction, Fraction]] = {}  # attempts, and the two sums
 
     def add(self, resources: Mapping[str, float], since: float) -> None:
-        """An attempt works with these since then."""
+        """An attempt has had these resources since that time."""
         self._change(resources, Fraction(since), 1)
 
     def remove(self, resources: Mapping[str, float], since: float) -> None:
-        """The attempt that was added with these ends."""
+        """The attempt that was added with these values has ended."""
         self._change(resources, Fraction(since), -1)
 
     def _change(self, resources: Mapping[str, float], since: Fraction, sign: int) -> None:

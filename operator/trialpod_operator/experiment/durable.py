@@ -292,7 +292,7 @@ class DurableExperiment:
         """
         self._refuse_when_broken()
         if self.decisions is None:
-            raise NotReadyError("nothing is decided outside of the operator here")
+            raise NotReadyError("this experiment has no decider")
         return self.decisions.handle(request)
 
     def _apply(self, event: AnyEvent, now: float | None = None, choices: Choices | None = None) -> None:

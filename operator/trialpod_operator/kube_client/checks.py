@@ -138,10 +138,8 @@ class Checks:
 
     def definitions(self) -> Iterator[Finding]:
         """Are the kinds there, and do they have the fields that this version knows."""
-        install = (
-            f"who runs the cluster installs it: helm install trialpod {CHART} --namespace {_OPERATOR_NAMESPACE} "
-        )
-        install += "--create-namespace"
+        command = f"helm install trialpod {CHART} --namespace {_OPERATOR_NAMESPACE} --create-namespace"
+        install = f"a cluster administrator can install it: {command}"
         try:
             self._client.request("GET", f"/apis/{names.API_VERSION}")
         except NotFoundError:

@@ -37,7 +37,7 @@ CHART = "helm install trialpod charts/trialpod"
 _PAGE = 500
 
 LEASE = "trialpod-operator"
-"""What the chart calls the operator's Lease."""
+"""Name of the coordinator's Lease in the chart."""
 
 LEASE_CLOCK_SKEW_S = 10.0
 """Maximum difference between the clocks of this machine and of the operator's node."""
@@ -55,7 +55,7 @@ class MissingRightError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """A queue of Kueue's, as far as it may be seen: `cluster` is its ClusterQueue, `pending` who waits in it."""
+    """A LocalQueue of Kueue, as far as it may be seen: `cluster` is its ClusterQueue, `pending` what waits in it."""
 
     name: str
     local: Json
@@ -87,7 +87,7 @@ class Experiments:
             kubeconfig: path of the file; None takes KUBECONFIG, or ~/.kube/config.
 
         Raises:
-            InvalidInputError: none is.
+            InvalidInputError: it is configured for none.
         """
         environ = {**os.environ, "KUBECONFIG": kubeconfig} if kubeconfig else os.environ
         return cls(KubeClient(find_access(environ, context=context)), namespace)
@@ -136,7 +136,7 @@ class Experiments:
         return found[0] if len(found) == 1 else None
 
     def pods(self, name: str) -> list[Json]:
-        """Return the pods of an experiment that are there."""
+        """Return the pods of an experiment that exist."""
         selector = f"{names.EXPERIMENT_LABEL}={name}"
         return self._list(self._core_path("pods"), "pods", {"labelSelector": selector})
 
@@ -152,12 +152,12 @@ class Experiments:
         try:
             found = self._list(self._core_path("events"), "events", {"fieldSelector": chosen})
         except InvalidInputError:
-            return []  # They add to what the status says; without the right to see them the rest is still shown.
+            return []  # they only add to the status, which is shown without them
         own = [event for event in found if not uid or (event.get("involvedObject") or {}).get("uid", uid) == uid]
         return sorted(own, key=event_time)
 
     def queue(self, name: str) -> QueueFacts | None:
-        """Return a queue of Kueue's, as far as the user may look; None when there is no such queue to be seen."""
+        """Return a LocalQueue of Kueue, as far as it may be seen; None when there is none, or none may be seen."""
         for version in queues.VERSIONS:
             root = f"/apis/{queues.GROUP}/{version}"
             local = self._seen(f"{root}/namespaces/{quote(self.namespace)}/localqueues/{quote(name)}")
@@ -184,7 +184,7 @@ class Experiments:
         return []
 
     def _seen(self, path: str) -> Json | None:
-        """Return what is at a path that only adds to the rest; None when it is not there, or not for this user."""
+        """Return an object that only adds to the rest; None when it does not exist, or the user may not see it."""
         try:
             return self.client.request("GET", path)
         except ApiError:
@@ -205,8 +205,8 @@ class Experiments:
         """Create the experiment, or give it what the manifest says (server-side apply, field manager `trialpod`).
 
         Args:
-            manifest: the whole of it.
-            force: take over fields that somebody else has set.
+            manifest: the complete manifest.
+            force: take over fields that other field managers have set.
         """
         name = str(manifest["metadata"]["name"])
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict", **({"force": "true"} if force else {})}
@@ -231,11 +231,11 @@ class Experiments:
         return self._patch(names.EXPERIMENTS, name, {"metadata": {"annotations": dict(annotations)}})
 
     def stop_trial(self, trial: str) -> Json:
-        """Tell a TuneTrial to stop."""
+        """Request that a trial stops."""
         return self._patch(names.TRIALS, trial, {"spec": {"stop": True}})
 
     def may(self, verb: str, resource: str) -> bool:
-        """Return whether the user may do something to all of a kind in the namespace; False where nobody says."""
+        """Return whether the user has a right in the namespace; False when the API server does not say."""
         attributes = {"namespace": self.namespace, "verb": verb, "group": names.GROUP, "resource": resource}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -261,7 +261,7 @@ class Experiments:
         """Yield the lines that a pod has printed; with `follow` until it ends.
 
         Raises:
-            ApiError: there is no such pod, or it has not begun.
+            ApiError: there is no such pod, or it has not started.
             MissingRightError: the user may not read logs.
         """
         query = {**({"container": container} if container else {}), **({"follow": "true"} if follow else {})}
@@ -286,16 +286,16 @@ class Experiments:
             raise self._explained(error, "get", "secrets") from error
 
     def operator_facts(self) -> dict[str, str]:
-        """Return what the operator says of itself in this namespace; empty when it has said nothing, or to others."""
+        """Return the operator's annotations in this namespace; empty when there are none, or none may be seen."""
         try:
             found = self.client.request("GET", self._core_path("configmaps", names.CA_CONFIG_MAP))
         except ApiError:
-            return {}  # Nothing depends on it: it is there to warn.
+            return {}  # they are only used for warnings
         notes = (found.get("metadata") or {}).get("annotations") or {}
         return {key: str(value) for key, value in notes.items() if key.startswith(f"{names.GROUP}/")}
 
     def operator_silence(self, now: float, uid: str = "") -> str | None:
-        """Return that no operator is at work, or none for an experiment; None: one is, or nobody here may know.
+        """Return that no operator is at work, or none for an experiment; None when one is, or the user may not know.
 
         Args:
             now: seconds since the epoch.
@@ -304,7 +304,7 @@ class Experiments:
         service = self.operator_facts().get(names.REPORTS_ANNOTATION, "")
         host = service.partition("://")[2].partition("/")[0].partition(":")[0].split(".")
         if len(host) < 2:
-            return None  # it has said nothing of itself here
+            return None  # no operator has served this namespace
         namespace = host[1]
         path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{LEASE}"
         try:
@@ -380,13 +380,13 @@ class Experiments:
         ours = what in (names.EXPERIMENTS, names.TRIALS)
         if isinstance(error, NamespaceNotFoundError):
             return InvalidInputError(
-                f"there is no namespace {self.namespace}; use another one (-n), or make it: "
+                f"there is no namespace {self.namespace}; use another one (-n), or create it: "
                 f"kubectl create namespace {self.namespace}"
             )
         if isinstance(error, KindNotFoundError) and ours:
             return InvalidInputError(
                 f"trialpod is not installed in the cluster at {self.client.access.server}: it does not know "
-                f"{names.EXPERIMENT_KIND}s; who runs the cluster installs it: {CHART}"
+                f"{names.EXPERIMENT_KIND}s; a cluster administrator can install it: {CHART}"
             )
         if isinstance(error, ForbiddenError):
             group = f".{names.GROUP}" if ours else ""
@@ -397,7 +397,7 @@ class Experiments:
                 place, flag, hint = (
                     "all namespaces",
                     "-A",
-                    "without -A one namespace is looked at, which may be allowed",
+                    "without -A only one namespace is listed, which may be allowed",
                 )
             return MissingRightError(
                 f"you may not {verb} {what} in {place}: {error.detail}; "

@@ -1,7 +1,7 @@
 """The local shell: one experiment on this machine, its trials as processes.
 
-It carries out what the engine wants: starts and ends processes within the machine's resources, serves the report
-service on a Unix socket, and tells a display what happened. One asyncio loop in one thread owns everything here.
+It carries out the engine's actions: starts and ends processes within the machine's resources, serves the report
+service on a Unix socket, and sends events to a display. One asyncio loop in one thread owns everything here.
 
 Nobody else runs the experiment: a lock on its directory is held by this process and by every trial process, so it is
 free only when all of them are gone.
@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 2.0
 _SERVICE_NAME = "experiment"
-"""What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
+"""The experiment's name in the URLs of trials: its own name may have characters that a URL cannot have."""
 REPLICATION_TIMEOUT_S = 300.0
 """Maximum time that the end of a run waits for the replica in the storage to be complete."""
 
@@ -79,7 +79,7 @@ class RunOutcome:
     view: ExperimentView
     interrupted: bool
     uncopied: str = ""
-    """What the storage does not have of what is in the directory, and what to do."""
+    """What in the directory was not copied to the storage, and what to do."""
 
 
 class LocalShell(Shell):
@@ -96,8 +96,8 @@ class LocalShell(Shell):
         retry_trials: their ids; empty = all that have failed.
         drop_unfinished: stop the trials that an earlier run left unfinished instead of continuing them.
         retry_failed: queue the failed trials again if the experiment failed as a whole.
-        ways: what the user can do about results that are there already.
-        replica: copies the directory to its storage; brought up to date already.
+        ways: what the user can do about results that exist already.
+        replica: copies the directory to its storage; it is up to date.
         fork_server: starts the processes; None starts one.
         callbacks: the script's, which receive all events.
         output: follows what trials print; None leaves it in their files.
@@ -206,10 +206,10 @@ class LocalShell(Shell):
         return reply if self._replica is None else self._once_stored(reply)
 
     async def _once_stored(self, reply: AssignmentAnswer | Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
-        """Give an attempt that resumes an earlier one only when the storage knows that it has begun.
+        """Answer with an attempt that resumes an earlier one only once its start is committed.
 
-        It removes checkpoints that this journal does not know. Had another machine taken over while this one stood
-        still, these would be the other's; that is found out by then.
+        It removes checkpoints that this journal does not know. If another machine has taken over while this one was
+        suspended, these are the other's; the commit finds that out.
         """
         answer = reply if isinstance(reply, AssignmentAnswer) else await reply
         work = answer.assignment
@@ -218,23 +218,23 @@ class LocalShell(Shell):
         return answer
 
     def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
-        """Note that a process asks for its trial's next attempt."""
+        """Keep a process that asks for its trial's next attempt."""
         if end.asks:
             self._workers.stays(trial_id, attempt)
         return end
 
     def permits(self, caller: Caller, trial_id: str) -> str | None:
-        """Permit everyone: who can open the socket is this user, and callers have no identity here."""
+        """Permit every caller: only this user can open the socket."""
         return None
 
     # -- for the experiment --
 
     def step(self, event: AnyEvent) -> contextlib.AbstractContextManager[None]:
-        """Tell the script's callbacks of an event."""
+        """Call the script's callbacks for an event."""
         return self._callbacks.step(event) if self._callbacks is not None else contextlib.nullcontext()
 
     def applied(self, event: AnyEvent, position: int, *, blocks: bool) -> None:
-        """Show an event, and see whether it is the last."""
+        """Show an event, and check whether it was the last."""
         self._presenter.applied(event)
         if self._over():
             self._changed.set()
@@ -251,7 +251,7 @@ class LocalShell(Shell):
         """Apply an event of this shell."""
         self._experiment.apply(event)
 
-    # -- for the processes' keeper --
+    # -- for `Workers` --
 
     @property
     def finished(self) -> bool:
@@ -362,7 +362,7 @@ class LocalShell(Shell):
         return RunOutcome(view, cut_short and self._interrupts > 0, uncopied)
 
     async def _finish(self) -> None:
-        """Have the storage take what is left; a second Ctrl-C ends the wait."""
+        """Wait for the last copies to the storage; a second Ctrl-C ends the wait."""
         finishing = asyncio.ensure_future(self._experiment.finish(REPLICATION_TIMEOUT_S))
         finishing.add_done_callback(lambda _: self._changed.set())
         while not finishing.done() and self._interrupts < 2:
@@ -373,7 +373,7 @@ class LocalShell(Shell):
         if not finishing.cancelled():
             finishing.result()
         if isinstance(self._failure, FencedError):
-            raise self._failure  # what was shown is not what the storage has
+            raise self._failure  # the results that were shown are not those in the storage
 
     def _end_callbacks(self) -> None:
         if self._callbacks is None:
@@ -413,7 +413,7 @@ class LocalShell(Shell):
             self._presenter.compare_budget(before.num_samples)
 
     def _recover(self) -> None:
-        """Take up what an earlier run left, and say it in one line for all trials."""
+        """Continue what an earlier run left; one line reports it for all trials."""
         self._recovering = []
         self.apply(Recovered())
         trials, self._recovering = self._recovering, None
@@ -443,7 +443,7 @@ class LocalShell(Shell):
     # -- carrying out actions --
 
     def perform(self, action: Action) -> None:
-        """Carry out an action, and tell the callbacks."""
+        """Carry out an action, and call the callbacks."""
         self._carry_out(action)
         if self._callbacks is not None:
             self._callbacks.action(action)
@@ -513,7 +513,7 @@ class LocalShell(Shell):
         self._changed.set()
         if self._interrupts == 1:
             if self._replica is not None and self._experiment.engine.finished:
-                what = f"all trials are over; what is left of them is being copied to {self._replica.uri}"
+                what = f"all trials have ended; their last files are being copied to {self._replica.uri}"
             else:
                 what = "stopping: running trials finish their step and checkpoint"
             here = threading.current_thread() is threading.main_thread()

@@ -1,14 +1,14 @@
 """The report service: turns the calls of attempts into events of their experiment, and its state into answers.
 
-It knows nothing of sockets, processes and pods. A transport hands it path and body, and in a cluster who calls;
-`Experiments` finds the experiment, which hands out work.
+It knows nothing of sockets, processes and pods. A transport passes path and body, and in a cluster the caller's
+identity; `Experiments` finds the experiment.
 
 Invariants:
 
 * Every call is idempotent: the attempt repeats a call until it has an answer.
-* Nothing of a call that its caller may not make is applied, and nothing is disclosed about an experiment of another
-  namespace, not even whether it exists.
-* An answer leaves only after everything that it is about has been committed.
+* A call that its caller may not make changes nothing, and discloses nothing about an experiment of another namespace,
+  not even whether it exists.
+* An answer is sent only after everything that it refers to has been committed.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _decisions_decoder = msgspec.msgpack.Decoder(DecisionRequest)
 
 
 RETRY_AFTER_S = (1.0, 3.0)
-"""An attempt whose experiment nobody serves at the moment asks again after a time between these."""
+"""An attempt whose experiment no operator serves retries after a time between these."""
 
 
 class ElsewhereError(NotReadyError):
     """Another operator serves the experiment.
 
     Attributes:
-        address: "host:port" of its report service; "" = nobody serves the experiment at the moment.
+        address: "host:port" of its report service; "" = no operator serves the experiment at the moment.
     """
 
     def __init__(self, message: str, address: str = "") -> None:
@@ -73,7 +73,7 @@ class ElsewhereError(NotReadyError):
 
 
 class Caller(Protocol):
-    """Who calls: a pod whose identity has been proven."""
+    """The pod that calls; its identity has been verified."""
 
     @property
     def namespace(self) -> str:
@@ -87,7 +87,7 @@ class Caller(Protocol):
 
     @property
     def pod_uid(self) -> str:
-        """The pod's uid: unlike its name never given to another."""
+        """The pod's uid: unlike its name, it is never used again."""
         ...
 
 
@@ -103,11 +103,11 @@ class OpenExperiment(Protocol):
         ...
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        """Return what the attempt is to know."""
+        """Return the answer to the attempt's report."""
         ...
 
     def undecided(self) -> Awaitable[None] | None:
-        """Return None when everything given to `apply` is applied, else what to await until a decider has decided."""
+        """Return None when all events are applied, else what to await until a decider has decided."""
         ...
 
     def committed(self) -> Awaitable[None] | None:
@@ -127,7 +127,7 @@ class Runners(Protocol):
         ...
 
     def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
-        """Note how an attempt says that it ended; return how it did."""
+        """Record the end that an attempt reports; return the end to journal."""
         ...
 
     def permits(self, caller: Caller, trial_id: str) -> str | None:
@@ -165,7 +165,7 @@ class SupportsCallerLookup(Protocol):
 
 @runtime_checkable
 class SupportsRunnerAuthorization(Protocol):
-    """Runners of which not every one may ask for the work of the trial that its name says."""
+    """Runners that check whether a caller is the runner that it says it is."""
 
     def admits(self, caller: Caller, trial_id: str, attempt: int) -> str | None:
         """Return why the caller is not the runner of that name."""
@@ -206,7 +206,7 @@ class ReportService:
         experiments: where they are found.
         observe: called for each report with the number of seconds its answer took, its commit included.
         timer: monotonic seconds.
-        uniform: a number in [0, 1), which spreads those that ask again.
+        uniform: returns a number in [0, 1), which spreads retries.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class ReportService:
         Args:
             path: ``/v1/{experiment}/{call}``, percent-encoded.
             body: the MessagePack request.
-            caller: who calls, where that is known; it may then speak only for what `Experiment.permits`.
+            caller: the calling pod, in a cluster; it may act only for the trials that `Runners.permits`.
 
         Returns:
             HTTP status and MessagePack body, or an awaitable of them when there is no work yet, or what was applied
@@ -242,7 +242,11 @@ class ReportService:
         if len(parts) < 3 or parts[-1] not in ("assignment", "report", "credentials", "decisions"):
             return refuse(404, f"unknown path {path}")
         if parts[0] != f"v{PROTOCOL_VERSION}":
-            return refuse(404, f"protocol {parts[0]} is not spoken here, only v{PROTOCOL_VERSION}")
+            return refuse(
+                404,
+                f"version {parts[0]} of the report protocol is not supported, only v{PROTOCOL_VERSION}; use the same "
+                "trialpod on both sides",
+            )
         if caller is not None and parts[1:-2] != [caller.namespace]:
             return refuse(403, f"pod {caller.pod_name} is in namespace {caller.namespace} and may report only there")
         name = "/".join(parts[1:-1])
@@ -260,9 +264,9 @@ class ReportService:
         except BadRequestError as error:
             return refuse(400, str(error))
         except msgspec.ValidationError as error:
-            return refuse(400, f"the request cannot be taken: {error}")
+            return refuse(400, f"the request is not valid: {error}")
         except NotReadyError as error:
-            # Who belongs to another experiment is not asked to try again: it would do so forever.
+            # A pod of another experiment is refused for good: it would retry forever.
             if caller is not None and isinstance(self._experiments, SupportsCallerLookup):
                 belongs_to = self._experiments.experiment_of(caller)
                 if belongs_to and belongs_to != name:
@@ -292,8 +296,8 @@ class ReportService:
         if (undecided := experiment.undecided()) is not None and _has_news(request):
             return self._report_decided(served, request, known, undecided, began)
         answer = _answer(served, request, known)
-        answer.durable = answer.received  # it leaves when it is
-        encoded = _encoder.encode(answer)  # as it is now: what is decided until it leaves may not be durable then
+        answer.durable = answer.received  # the answer is sent once they are
+        encoded = _encoder.encode(answer)  # now: what is decided before it is sent may not be durable then
         if request.end is not None and (undecided := experiment.undecided()) is not None:
             return self._end_decided(experiment, encoded, undecided, began)
         committed = experiment.committed()
@@ -335,7 +339,7 @@ class ReportService:
     def _decide(self, served: Served, request: DecisionRequest, caller: Caller | None) -> Reply | Awaitable[Reply]:
         experiment, runners = served
         if not isinstance(experiment, SupportsDecider):
-            return refuse(404, "nothing is decided outside of the operator here")
+            return refuse(404, "this experiment has no decider")
         if caller is not None:
             if not isinstance(runners, SupportsDeciderAuthorization):
                 return refuse(403, "this experiment has no decider")
@@ -368,7 +372,7 @@ class ReportService:
         if caller is not None and (why := runners.permits(caller, request.trial_id)):
             return refuse(403, why)
         if caller is None or not isinstance(runners, SupportsCredentials):
-            return refuse(404, "no keys are handed out here")
+            return refuse(404, "this service issues no keys for the storage")
 
         async def answer(keys: Awaitable[CredentialsAnswer]) -> Reply:
             try:
@@ -394,7 +398,7 @@ class ReportService:
             if why := why_not():
                 return _send_away(experiment, why)
             if why := protocol_mismatch(request):
-                # Said as the end of the attempt, it is where users look: in the trial's status and the events.
+                # As the end of the attempt it appears where users look: in the trial's status and the events.
                 _end(served, trial_id, int(attempt), AttemptEnd(cause="failed", error=why, retry=False))
                 return _refuse_when(426, why, experiment.committed())
         elif why := protocol_mismatch(request):
@@ -416,7 +420,7 @@ class ReportService:
         try:
             found = await answer
             if why_not is not None and (why := why_not()):
-                # Its pod was replaced while it waited, and the answer is for the pod that has taken its place.
+                # Its pod was replaced while it waited: the answer is for the new pod.
                 refusal = _send_away(experiment, why)
                 return refusal if isinstance(refusal, tuple) else await refusal
             committed = _committed(experiment, found)
@@ -431,7 +435,7 @@ class ReportService:
 
 
 def _committed(experiment: OpenExperiment, answer: AssignmentAnswer) -> Awaitable[None] | None:
-    """Return what an answer has to wait for; without work it ends a process, and waits for the fencing check."""
+    """Return what an answer has to wait for. One without work ends a process, so it waits for the fencing check."""
     if answer.assignment is None:
         experiment.require_fencing_check()
     return experiment.committed()
@@ -443,12 +447,12 @@ def _has_news(request: ReportRequest) -> bool:
 
 
 def _receive(served: Served, request: ReportRequest, received: int | None) -> None:
-    """Apply what is new in a report, but for its end; `received`: how many results of the attempt are known."""
+    """Apply what is new in a report, except its end; `received`: how many results of the attempt are known."""
     experiment = served.experiment
     trial_id, attempt = request.trial_id, request.attempt
     if received is None or request.first > received + 1:
-        # Superseded, which ends the process; or a gap, which what follows has to wait for: who took what is missing
-        # has died since, or works on.
+        # Superseded, which ends the process; or a gap: the operator that received the missing results has died, or
+        # still runs.
         experiment.require_fencing_check()
         return
     checkpoints = request.checkpoints
@@ -477,7 +481,7 @@ def _receive(served: Served, request: ReportRequest, received: int | None) -> No
 
 
 def _answer(served: Served, request: ReportRequest, received: int | None) -> ReportAnswer:
-    """Return the answer to a report that was taken in, and apply its end."""
+    """Return the answer to a report that was received, and apply its end."""
     experiment = served.experiment
     answer = experiment.answer(request.trial_id, request.attempt)
     if received is None or request.first > received + 1:
@@ -500,7 +504,7 @@ def _size(result: msgspec.Raw) -> int:
 
 
 def _send_away(experiment: OpenExperiment, why: str) -> Reply | Awaitable[Reply]:
-    """Refuse a caller, which ends its process: not before it is checked that what is known here is the latest."""
+    """Refuse a caller, which ends its process, after a check that no other operator has taken the experiment over."""
     experiment.require_fencing_check()
     return _refuse_when(403, why, experiment.committed())
 
@@ -517,12 +521,12 @@ def _refuse_when(status: int, message: str, committed: Awaitable[None] | None) -
 
 
 async def _outcome(committed: Awaitable[None]) -> Reply | None:
-    """Wait for the commit; return the refusal if it failed. What was sent is sent again then."""
+    """Wait for the commit; return the refusal if it failed, after which the attempt repeats its report."""
     try:
         await committed
     except (NotReadyError, StorageError) as error:
         logger.warning("an attempt waits for its answer: %s", error)
-        return refuse(503, f"the experiment's storage does not take the journal now: {error}")
+        return refuse(503, f"the experiment's journal cannot be stored at the moment: {error}")
     return None
 
 

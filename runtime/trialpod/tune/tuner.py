@@ -1,10 +1,10 @@
-"""`Tuner`: describes an experiment, runs it, continues with it later.
+"""`Tuner`: describes an experiment, runs it, and resumes it later.
 
 Invariants:
 
 * Everything that can be checked is checked before anything is written or started.
-* An experiment of the same name that exists already is resumed if it is the same one; what becomes of it otherwise
-  `RunConfig(if_exists=...)` says. Nothing of it is changed before that is decided.
+* An existing experiment of the same name is resumed if it is the same one; otherwise `RunConfig(if_exists=...)` says
+  what happens. It is not changed before that is decided.
 * What a later `Tuner.restore` needs is in ``tuner.pkl`` in the experiment's directory before the first trial starts.
 """
 
@@ -93,7 +93,7 @@ class Tuner:
             machine.
 
     Raises:
-        InvalidInputError: something in it cannot work.
+        InvalidInputError: an argument cannot be used, or contradicts another one.
     """
 
     def __init__(
@@ -119,9 +119,8 @@ class Tuner:
         self._backend = backend
         self._resume: _Resume | None = None
         self._grid: ResultGrid | None = None
-        self._begun: Place | None = None
+        self._begun: Place | None = None  # where the latest `fit` runs; readable when `fit` raises an exception, too
         self._unused_scheduler: Any = None  # a copy from before the first `fit`
-        """Where the latest `fit` runs; what there is of it stays readable when `fit` raises an exception."""
         self._check()
 
     @classmethod
@@ -151,7 +150,7 @@ class Tuner:
             restart_errored: whether failed trials start again.
             param_space: the search space again, if objects in it must be replaced. The keys must be the same.
             storage_filesystem: as for RunConfig; `path` is in it.
-            _resume_config: the same as the three arguments above it, as Ray Tune's newer form of them.
+            _resume_config: Ray Tune's newer form of the three arguments `resume_unfinished` to `restart_errored`.
             overwrite_trainable: the name that older scripts use for `trainable`.
             backend: as for `Tuner`.
 
@@ -192,7 +191,7 @@ class Tuner:
         )
         if saved.get("left_out"):
             logger.warning(
-                "%s could not be stored with the experiment, and are not there when it continues; set "
+                "%s could not be stored with the experiment, so this Tuner has none of them; set "
                 "tuner.run_config.callbacks before fit() if they are needed",
                 ", ".join(saved["left_out"]),
             )
@@ -230,7 +229,7 @@ class Tuner:
     def _resume_by_name(
         self, *, unfinished: bool = True, errored: bool = False, restart: bool = False, must: bool = True
     ) -> None:
-        """Have `fit` resume the experiment of the name in the RunConfig, with what this Tuner was made with."""
+        """Have `fit` resume the experiment of the name in the RunConfig, with this Tuner's arguments."""
         overrides = Overrides.read()
         place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name).rpartition("/")[2])
         if not open_backend(self._backend).can_restore(str(place)):
@@ -249,7 +248,7 @@ class Tuner:
         """Run the experiment to its end and return the results of its trials.
 
         Raises:
-            InvalidInputError: something cannot work; nothing has been started.
+            InvalidInputError: an argument cannot be used; nothing was started.
             ExperimentFailedError: no trial reports the metric, or a scheduler, search algorithm or stopper raised
                 an error. What was reported until then is in `get_results`.
             TrialFailedError: a trial failed and ``fail_fast="raise"`` was set.
@@ -346,12 +345,12 @@ class Tuner:
         return self._results(open_backend(self._backend).load(str(place)))
 
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
-        """Return what a trial with this config asks for."""
+        """Return the resources that a trial with this config needs, by name: cpu, gpu, memory and so on."""
         fixed, computed = resources_of(self._trainable)
         return computed(config) if computed is not None else fixed
 
     def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
-        # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
+        # Not the mode that the backend used: where the user named none, the best result needs one.
         tuning = self._tune_config
         objectives = tuning.objectives
         metric, mode = (objectives[0].name, objectives[0].mode) if objectives else (tuning.metric, tuning.mode)
@@ -381,7 +380,7 @@ class Tuner:
 
     @property
     def _copies_to(self) -> str:
-        """Where the script's own syncer copies experiments to; empty where there is none, or it cannot be used."""
+        """Where the script's own syncer copies experiments to; "" when there is none, or it cannot be used."""
         sync = self._run_config.sync_config
         if sync is None or sync.own_syncer is None or getattr(open_backend(self._backend), "ships_code", False):
             return ""
@@ -441,7 +440,7 @@ class Tuner:
         return place, _Resume(place, retry_failed=True)
 
     def _continues(self, request: ExperimentRequest, backend: Backend, overrides: Overrides) -> bool:
-        """Decide what becomes of the experiment that is there already; return whether `fit` continues it."""
+        """Decide what happens to the existing experiment; return whether `fit` continues it."""
         wanted: str = "resume"
         if self._resume is None and not overrides.resume:
             wanted = overrides.if_exists or self._run_config.if_exists or _default_if_exists()

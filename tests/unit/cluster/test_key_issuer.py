@@ -244,7 +244,7 @@ def test_a_caller_without_an_identity_is_given_no_keys(play: Play) -> None:
         body = msgspec.msgpack.encode(CredentialsRequest(trial_id="x_00000", attempt=1))
         status, answer = world.operator.service.handle("/v1/team/digits/credentials", body)  # type: ignore[misc]
         assert status == 404
-        assert msgspec.msgpack.decode(answer, type=ErrorAnswer).error == "no keys are handed out here"
+        assert msgspec.msgpack.decode(answer, type=ErrorAnswer).error == "this service issues no keys for the storage"
         await world.until_over()
 
     play(scenario)

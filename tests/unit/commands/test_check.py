@@ -89,7 +89,7 @@ def test_a_cluster_where_experiments_can_run_has_only_fine_lines(server: ApiServ
 @pytest.mark.parametrize(
     ("route", "answer", "expected"),
     [
-        (("GET", GROUP), {"code": 404, "message": "no"}, "-> who runs the cluster installs it: helm install"),
+        (("GET", GROUP), {"code": 404, "message": "no"}, "-> a cluster administrator can install it: helm install"),
         (("GET", f"/openapi/v3{GROUP}"), schema("suspend"), "spec.suspend is not in them\n         -> kubectl apply"),
         (("POST", ACCESS), {"status": {"allowed": False}}, "--clusterrole=edit --user=jane"),
         (("GET", "/api/v1/pods"), {"items": []}, "there is none in the cluster"),

@@ -1,17 +1,17 @@
 """The events of one experiment that wait for its decider, and the decider's session.
 
-The engine here follows: an event is applied, and journaled, with what the decider chose for it. So everything that
-rests on the journal (restarts, views, fsck) knows no difference, and a decider that is made again learns from the
-records what was decided, with nothing decided twice.
+The engine in the operator only follows: an event is applied and journaled together with what the decider chose. So
+whatever reads the journal (restarts, views, fsck) sees no difference, and a new decider learns from the records what
+was decided; nothing is decided twice.
 
-Events are decided about in the order in which they came. Some need no decision and are applied at once, without
-choices: what a user asks to end or to hold, an attempt that begins, anything once all trials are being stopped, and
-time that goes by while there is no decider. While events are with the decider, these wait for its answer too, which
-comes within the time limit; else its session is over.
+Events are decided about in the order of their arrival. Some need no decision and are applied at once, without
+choices: requests to stop or suspend, an attempt that starts, anything once all trials are being stopped, and timers
+while there is no decider. While events are with the decider, these wait for its answer too. It comes within the time
+limit, or the session ends.
 
 Invariants:
 
-* The journal grows only by what the decider has chosen or will be sent as a record. So its position says exactly what
+* The journal grows only by what the decider has chosen or will be sent as a record, so its position says exactly what
   it knows.
 * What a session left undecided is decided by the next one.
 * A decider of an earlier session changes nothing. Everything here belongs to the event loop.
@@ -59,7 +59,7 @@ from trialpod_operator.experiment.plan import DecidedElsewhere
 from trialpod_operator.experiment.records import Record
 
 POLL_S = 20.0
-"""Maximum time that a call of the decider is held."""
+"""Maximum time until a call of the decider is answered: it is a long poll."""
 
 SILENCE_S = 30.0
 """Maximum time without a call of the decider. While its code takes long it says that it is busy, and it keeps the
@@ -67,12 +67,12 @@ time limit of a decision itself: it knows where its code hangs."""
 
 
 class StaleSessionError(TrialpodError):
-    """The caller's session is over: it has to begin again."""
+    """The caller's session has ended: it has to start another one."""
 
 
 @dataclass(frozen=True)
 class DeciderProblem:
-    """Why a decider gave up, in its own words."""
+    """Why a decider gave up, as it reported."""
 
     message: str
     traceback: str = ""
@@ -127,11 +127,11 @@ class DecisionQueue:
         """Why the latest decider gave up; None once another one decides."""
         self.warnings: deque[str] = deque(maxlen=100)
 
-    # -- what is --
+    # -- state --
 
     @property
     def deciding(self) -> bool:
-        """Whether a decider is there and knows everything that is in the journal."""
+        """Whether there is a decider that knows everything in the journal."""
         return bool(self._session) and not self._loading
 
     @property
@@ -164,7 +164,7 @@ class DecisionQueue:
 
     @property
     def deferred(self) -> bool:
-        """Whether something that needs no decision waits for the decider's answer."""
+        """Whether an event that needs no decision waits for the decider's answer."""
         return bool(self._deferred)
 
     @property
@@ -184,7 +184,7 @@ class DecisionQueue:
         return max(known, self._results.get((trial_id, attempt), 0))
 
     def observe(self, decided: DecidedElsewhere) -> None:
-        """Take over the code and the limits that the next decider gets."""
+        """Replace the code and the limits that the next decider gets."""
         self._decided = decided
 
     # -- events --
@@ -280,7 +280,7 @@ class DecisionQueue:
             self._records.append(Item(Record(now, event, Choices()), decided=True))
 
     def _after(self) -> None:
-        """Apply what has come to need no decision."""
+        """Apply the events that no longer need a decision."""
         while self._deferred and not self._in_flight:
             event = self._deferred.popleft()
             if isinstance(event, TimerFired) or self._passes(event):
@@ -296,7 +296,7 @@ class DecisionQueue:
         self._pump_soon()
 
     def _finish(self, event: AnyEvent) -> None:
-        # Not by counting: what is withdrawn, or put in front, leaves before what came earlier.
+        # By identity: events that are withdrawn or queued in front are finished before earlier ones.
         del self._undone[next(number for number, each in self._undone.items() if each is event)]
         key = _key(event)
         if key is not None and self._known.get(key) is event:
@@ -330,7 +330,7 @@ class DecisionQueue:
         self._last_call = self._clock()
         if request.problem:
             self.give_up(request.problem, request.traceback)
-            return DecisionAnswer(ended="it has given up")
+            return DecisionAnswer(ended="the decider has given up")
         if request.value:
             return read_part(self._decided, self._session, request)
         if request.busy:
@@ -378,7 +378,7 @@ class DecisionQueue:
         self._records, self.problem = [], None
         self._note(request)
         if self._journaled.engine.state.settings is not None:
-            self._queue.appendleft(timer := TimerFired())  # there may be room that was left free without a decider
+            self._queue.appendleft(timer := TimerFired())  # more trials may start than without a decider
             self._count(timer)
         self.changed()
         self._after()
@@ -452,7 +452,7 @@ class DecisionQueue:
         return DecisionAnswer(session=self._session, items=items, snapshot_wanted=self._journaled.snapshot_wanted)
 
     def _take_batch(self) -> bool:
-        """Move what follows into flight; return whether there is anything."""
+        """Move the next batch into flight; return whether there is any."""
         if not self._queue and not self._records:
             return False
         self._in_flight, self._records = self._records, []
@@ -479,7 +479,7 @@ class DecisionQueue:
     # -- the end of a session --
 
     def end_session(self) -> None:
-        """The decider is gone, or late: what it has not decided about waits for the next one."""
+        """End the session of a decider that is gone or late; what it has not decided waits for the next one."""
         if not self._session:
             return
         self._release_poll(DecisionAnswer(ended="another decider takes over"))
@@ -487,7 +487,7 @@ class DecisionQueue:
         back = [item.record.event for item in self._in_flight if not item.decided]
         self._in_flight = []
         self._queue.extendleft(reversed(back))
-        # What the search algorithm suggested and was never journaled, the next decider computes once more.
+        # Suggestions that were never journaled: the next decider computes them again.
         for event in [each for each in self._queue if isinstance(each, SuggestionReady)]:
             self._queue.remove(event)
             self._finish(event)

@@ -3,9 +3,10 @@
 Invariants:
 
 * A checkpoint is announced after its commit, and the retention rules are applied after that.
-* With `ask`, nothing is removed before it was allowed; what is refused is asked for again after the next commit.
+* With `ask`, nothing is removed before that is allowed; after a refusal it asks again after the next commit.
 * At most `MAX_WAITING` snapshots wait besides the one in work; then the next one waits.
-* What may heal is retried for as long as it takes; anything else is raised to the training, at its next call.
+* While the storage is unavailable, a commit is retried without limit; any other error is raised in the training
+  thread, at its next call.
 * Once the attempt is superseded the storage is not touched any more.
 """
 
@@ -47,12 +48,12 @@ class CommitQueue:
         store: the trial's checkpoints.
         attempt: number of the attempt.
         rules: which checkpoints are kept.
-        known: the checkpoints that there are, oldest first.
-        announce: tells that a checkpoint is committed.
-        deleted: tells which ones the rules have removed.
+        known: the existing checkpoints, oldest first.
+        announce: called for each committed checkpoint.
+        deleted: called with the names of those that the rules have removed.
         check: raises if the attempt may not touch the storage any more.
-        ask: asks whether the checkpoints of these names may be removed; the answer goes to the function given with
-            them, as the names asked about and those that may. None removes them without asking.
+        ask: asks whether the checkpoints of these names may be removed, and passes the names and the allowed ones to
+            the given function. None removes them without asking.
         clock: monotonic seconds.
     """
 
@@ -144,7 +145,7 @@ class CommitQueue:
         After False nothing more is committed; the checkpoints before stay as they are.
 
         Args:
-            time_left_s: seconds that may still be waited, None for as long as it takes; asked again and again.
+            time_left_s: returns the seconds that are left, None without a limit; called repeatedly.
 
         Raises:
             BaseException: as of `wait_for_room`.
@@ -155,7 +156,7 @@ class CommitQueue:
             nonlocal out_of_time
             left = time_left_s()
             out_of_time = left is not None and left <= 0.0
-            # With nobody there to allow it, an attempt that is taken away leaves what it no longer needs behind.
+            # An attempt that is ended before an answer leaves the checkpoints that it no longer needs.
             return out_of_time or not (self._pending() or self._asked or self._deletable)
 
         self._until(over, look_s=lambda: min(_LOOK_S, max(0.01, time_left_s() or _LOOK_S)))
@@ -164,13 +165,13 @@ class CommitQueue:
             return True
         self.close()
         log.warning(
-            "%s cannot be stored in the time that is left; the trial resumes from the checkpoint before",
+            "%s cannot be stored in the time that is left; the trial resumes from the previous checkpoint",
             " and ".join(info.name for info in left),
         )
         return False
 
     def close(self) -> None:
-        """End the thread; what is not committed is not committed any more."""
+        """End the thread; what is not committed yet never will be."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -201,8 +202,8 @@ class CommitQueue:
         self._warned = True
         waiting = self._pending()
         log.warning(
-            "%d checkpoints (%s) wait to be stored in %s, which is slower than they are made; "
-            "training waits until there is room for the next",
+            "%d checkpoints (%s) wait to be stored in %s, which is slower than the trial makes them; "
+            "training waits until there is room for the next; save checkpoints less often to avoid this",
             len(waiting),
             size_text(sum(info.size for info in waiting)),
             self._store.uri,

@@ -3,8 +3,8 @@
 Invariants:
 
 * `append` returns after one ``write`` of the whole record: from then on it survives the death of this process.
-  `sync` brings records to the disk: they then survive a power failure too.
-* Records are numbered 1, 2, 3, ... over the journal's whole life. `records` yields each one after the snapshot
+  `sync` writes them to the disk: they then survive a power failure too.
+* Records are numbered 1, 2, 3, ... over the whole life of the journal. `records` yields each one after the snapshot
   exactly once, in order.
 * A snapshot is complete or invisible. It stands for all records before its segment; a failed snapshot loses nothing.
 * Only the end of the last segment may be torn (a crash in mid-write); it is cut off at open. A broken record with
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{8,})\.(log|snapshot)", re.ASCII)
 _MASK = 0xFFFFFFFF
 _NEW = ".tmp"
-"""Behind the name of a file that is not complete."""
+"""Suffix of a file that is not complete."""
 
 
 class _Segment(NamedTuple):
@@ -85,8 +85,8 @@ class Journal:
         Args:
             directory: its folder.
             read_only: change nothing.
-            keep_replaced: leave the segments that a snapshot stands for to somebody who still copies them, and then
-                removes them.
+            keep_replaced: keep the segments that a snapshot replaces; the caller still copies them, and then removes
+                them.
 
         Raises:
             JournalError: it is damaged before its end, or was written by another version.
@@ -171,10 +171,10 @@ class Journal:
         return position
 
     def sync(self) -> int:
-        """Bring all records to the disk; return the number of the last one that a power failure cannot take.
+        """Sync all records to the disk; return the number of the last one that survives a power failure.
 
         Raises:
-            StorageError: the disk refused. What it holds is then unknown: the journal has to be opened again.
+            StorageError: the disk refused. Its contents are then unknown: the journal has to be opened again.
         """
         with self._lock:
             if self._fd < 0 or self._broken:
@@ -285,9 +285,9 @@ class Journal:
             self._load_segment(number, path, last=number == logs[-1])
 
     def _load_snapshot(self, snapshots: list[int], logs: list[int]) -> int:
-        """Take the newest snapshot that is good, and return the number of the first segment to read.
+        """Load the newest valid snapshot, and return the number of the first segment to read.
 
-        One of another format counts: nothing before it is taken instead.
+        A snapshot of another format is an error; no older one is loaded instead.
         """
         problem: JournalError | None = None
         for number in reversed(snapshots):

@@ -2,14 +2,14 @@
 
 Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (2018), algorithm 2, with these changes:
 
-* A trial among the best ``1/reduction_factor`` of its rung continues in the same pod. Every other one pauses: it
-  saves a checkpoint and gives its place away. Nothing is stopped early but trials whose metric is NaN or plus
-  infinity, and those that cannot save a checkpoint, to which the stopping form of ASHA applies.
-* A free place goes, in this order, to the best trial that may be promoted, from the highest rung; to one that was
-  paused at a rung that is skipped since, or not by this scheduler; to a new trial. When there is none of these,
-  nothing runs, and no trial was trained to its end, the best paused one continues.
+* A trial among the best ``1/reduction_factor`` of its rung continues in the same pod. Every other one saves a
+  checkpoint and pauses. Only trials whose metric is NaN or plus infinity are stopped early, and those that cannot
+  save a checkpoint, to which the stopping form of ASHA applies.
+* When another trial can run, it is, in this order: the best trial that may be promoted, from the highest rung; one
+  that was paused at a rung that is skipped since, or not by this scheduler; a new trial. When there is none of
+  these, nothing runs, and no trial was trained to its end, the best paused one continues.
 * The first rung adapts. The first `calibration` trials pass it whatever their value is. When Kendall's tau between
-  that rung and the next says that the order at the rung is worth little, it is skipped, and the next one is examined
+  that rung and the next shows that the order at the rung predicts little, it is skipped, and the next one is examined
   in the same way. The last rung is never skipped. The bootstrap interval of tau is part of the reason.
 
 Invariants:
@@ -17,7 +17,7 @@ Invariants:
 * A trial is trained for `max_t`, or until it ends by itself: no schedule of its own (learning rate) ever changes.
 * A trial below its next rung continues, whatever the others do.
 * A trial that jumped over rungs counts in all of them, and as promoted from all but the last.
-* A trial that was lost after the decision to pause it comes back to its rung, and pauses there: that is no promotion.
+* A trial that was lost after the decision to pause it reaches its rung again, and pauses there; it is not promoted.
 * The state is JSON; the only random numbers are those of the bootstrap, seeded by `seed` and the rung.
 """
 
@@ -56,7 +56,7 @@ _LEAST_TAU = 0.25
 
 @algorithm("auto")
 class AutoScheduler(MetricScheduler):
-    """Trains the best on, pauses the others, and takes up the best paused one when a place is free."""
+    """Continues the best trials, pauses the others, and resumes the best paused one when another trial can run."""
 
     ABOUT = ("continued among the best, else paused", "trials that save checkpoints, and GPUs that are scarce")
 
@@ -88,9 +88,9 @@ class AutoScheduler(MetricScheduler):
             max_t: a full training, in units of `time_attr`: a trial is stopped there. None: trials end by themselves.
             grace_period: the first rung, in units of `time_attr`; None: a 27th of `max_t`, at least 1 iteration.
             reduction_factor: one in so many trials passes a rung; greater than 1.
-            calibration: so many trials pass the first rung whatever their value is, to see what it is worth;
-                0 = it is never skipped.
-            stop_not_finite: end a trial at once whose metric is NaN or plus infinity.
+            calibration: number of trials that pass the first rung whatever their value is, to examine how well it
+                predicts the next; 0 = no rung is skipped.
+            stop_not_finite: whether a trial whose metric is NaN or plus infinity is stopped at once.
             seed: of the bootstrap.
 
         Raises:
@@ -154,7 +154,7 @@ class AutoScheduler(MetricScheduler):
     # -- what happens to trials -----------------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
-        """Take the trial in; one that is added again keeps its rungs."""
+        """Add the trial; one that is added again keeps its rungs."""
         super().on_trial_add(tune_controller, trial)
         place = self._trials.get(trial.trial_id)
         if place is None:
@@ -223,7 +223,7 @@ class AutoScheduler(MetricScheduler):
         self.on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
-        """Return the trial that gets the free place, by the rule in the module's docstring."""
+        """Return the trial to run next, by the rule in the module's docstring."""
         chosen = self._promotable(tune_controller) or self._below_first(tune_controller)
         if chosen is None:
             for trial in tune_controller.pending_trials():
@@ -369,7 +369,7 @@ class AutoScheduler(MetricScheduler):
         return next((n for n, at in enumerate(self._milestones) if at > time), len(self._milestones))
 
     def _is_calibrating(self, number: int) -> bool:
-        """Return whether a trial passes this rung to show what the rung is worth."""
+        """Return whether a trial passes this rung so that the rung can be examined."""
         return (
             not self._examined
             and number == self._first
@@ -406,7 +406,7 @@ class AutoScheduler(MetricScheduler):
         return len(self._milestones) - 1 if self._max_t is not None else 5
 
     def _promotable(self, controller: ControllerView) -> TrialView | None:
-        """Return the trial that deserves the next place, from the highest rung that has one."""
+        """Return the best trial that may be promoted, from the highest rung that has one."""
         for number in range(len(self._rungs) - 1, self._first - 1, -1):
             rung = self._rungs[number]
             chosen = self._startable(controller, rung, int(len(rung.values) / self._eta + 1e-9))
@@ -443,7 +443,7 @@ class AutoScheduler(MetricScheduler):
         return number >= 0 and place.waiting < 0 and trial_id not in self._rungs[number].promoted
 
     def _promote(self, trial_id: str) -> None:
-        """Note that a trial that waited at a rung runs on from it."""
+        """Record that a trial that waited at a rung continues."""
         place = self._trials[trial_id]
         if place.waiting >= 0:
             self._rungs[place.waiting].promoted.add(trial_id)

@@ -137,7 +137,7 @@ def test_full_queue_delays_the_next_snapshot_and_says_so_once(tmp_path, caplog, 
     thread.join(WAIT_S)
     assert world.writer.drain(forever)
     assert len(world.told) == 5
-    assert caplog.text.count("slower than they are made") == 1
+    assert caplog.text.count("slower than the trial makes them") == 1
 
 
 def test_the_rules_are_applied_after_the_announcement(tmp_path):
