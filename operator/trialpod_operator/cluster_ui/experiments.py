@@ -244,7 +244,7 @@ class ClusterExperiments:
         checked = check_stored(item)
         if checked.experiment is None:
             raise InvalidInputError(
-                f"the manifest of {name} is invalid; `trialpod why {name} -n {namespace}` tells why"
+                f"the manifest of {name} is invalid; `trialpod why {name} -n {namespace}` says why"
             )
         experiment = storage_access.with_storage(checked.experiment, namespace, self._rules)
         api = Experiments(self._client, namespace)

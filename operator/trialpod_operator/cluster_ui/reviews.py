@@ -78,7 +78,7 @@ class Reviews:
             with self._limit_lock:
                 wait = self._unknown.take("all")
             if wait > 0.0:
-                raise ReviewUnavailableError("too many tokens are to be checked at the moment; try again in a minute")
+                raise ReviewUnavailableError("too many tokens wait to be checked; try again in a minute")
             return _user_of(self._answer(TOKEN_REVIEWS, "TokenReview", {"token": token}))
 
         found = self._users.get(hashlib.sha256(token.encode()).digest(), ask)

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     folder = target.location(options.name, options)
     if folder is not None and is_experiment(Path(folder)):
         raise InvalidInputError(
-            f"{options.name} is an experiment on this machine; its folder is all there is of it: rm -r "
+            f"{options.name} is an experiment on this machine; to delete it, delete its folder: rm -r "
             f"{shlex.quote(folder)}. For the one of that name in a cluster say which: trialpod delete "
             f"{shlex.quote(options.name)} -n NAMESPACE"
         )
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         if not options.yes:
             print(f"{options.name} (namespace {api.namespace}): {_pods_words(item)}\n{fate}", file=sys.stderr)
             if not sys.stdin.isatty():
-                raise InvalidInputError(f"delete {options.name}: nobody is there to be asked; --yes deletes it")
+                raise InvalidInputError(f"delete {options.name}: there is no terminal to confirm it; add --yes")
             if not target.confirmed(f"delete {options.name}?"):
                 print("nothing was deleted")
                 return 1
@@ -85,7 +85,7 @@ def _wait_until_gone(api: Experiments, item: Json) -> None:
     deadline = time.monotonic() + DELETION_TIMEOUT_S
     while (found := api.find(name)) is not None and found["metadata"].get("uid") == uid:
         if time.monotonic() > deadline:
-            raise TrialpodError(f"{name} is still there; trialpod why {name} -n {api.namespace} says what holds it")
+            raise TrialpodError(f"{name} is not deleted yet; trialpod why {name} -n {api.namespace} says why")
         time.sleep(POLL_INTERVAL_S)
 
 

@@ -47,7 +47,7 @@ def _refuse_file(file: Path, force: bool) -> None:
     if file.exists() and not force:
         raise InvalidInputError(f"{file} exists; --force replaces it")
     if not file.parent.is_dir():
-        raise InvalidInputError(f"{file.parent} is no folder; create it, or choose another place")
+        raise InvalidInputError(f"{file.parent} is not a folder; create it, or name a file in another one")
 
 
 def _export(place: Place, options: argparse.Namespace) -> int:

@@ -29,7 +29,10 @@ def run(options: argparse.Namespace) -> int:
         refuse_ended(item, "resumed", more=f"{options.name} {flags}")
         stopping = names.STOP_ANNOTATION in (item["metadata"].get("annotations") or {})
         if stopping:
-            raise InvalidInputError(f"{options.name} is being stopped; that cannot be taken back")
+            raise InvalidInputError(
+                f"{options.name} is being stopped, which cannot be undone; when it has ended, raise "
+                "spec.numSamples to continue it"
+            )
         if not (item.get("spec") or {}).get("suspend"):
             print(f"{options.name} is not suspended; its state: trialpod status {options.name} {flags}")
             return 0

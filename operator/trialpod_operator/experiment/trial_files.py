@@ -89,7 +89,7 @@ class TrialFiles:
         """Open the files of trials that have not ended, as they were at the latest snapshot.
 
         Raises:
-            StorageError: they cannot be had, read or written.
+            StorageError: they cannot be fetched, read or written.
         """
         known = list(trials)
         self._fetch([key for trial in known for key in self._needed(trial)])
@@ -157,7 +157,7 @@ class TrialFiles:
         """
         for trial_id in list(self._unopened):
             if not self._open_now(trial_id):
-                raise StorageError(f"the files of trial {trial_id} cannot be had at the moment")
+                raise StorageError(f"the files of trial {trial_id} cannot be read at the moment")
         return self.resumed | {trial_id: log.offsets() for trial_id, log in self._logs.items()}
 
     def close(self) -> None:

@@ -106,8 +106,8 @@ def follow(
             fatal = condition(item, "Stalled").get("reason") == Reason.INVALID_SPEC
             if observed and (fatal or now - stalled_at > STALLED_TIMEOUT_S):
                 raise TrialpodError(
-                    f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Correct it "
-                    f"right and run this again, or delete it: trialpod delete {name} -n {api.namespace}"
+                    f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Correct "
+                    f"that and run this again, or delete the experiment: trialpod delete {name} -n {api.namespace}"
                 )
         sleep(POLL_INTERVAL_S)
         with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view keeps its state meanwhile

@@ -87,7 +87,7 @@ def find_access(environ: Mapping[str, str] = os.environ, *, context: str | None 
         present = [path for path in paths if path.exists()]
         if not present:
             missing = ", ".join(map(str, paths))
-            raise InvalidInputError(f"no cluster is known: KUBECONFIG is {missing}, which is not there; {_REMEDY}")
+            raise InvalidInputError(f"no cluster is known: KUBECONFIG is {missing}, which does not exist; {_REMEDY}")
         return _from_files(present, context)
     if environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
         return _in_pod()
@@ -116,7 +116,7 @@ def _configuration() -> Configuration:
         from urllib3 import Retry
     except ModuleNotFoundError as error:
         raise InvalidInputError(
-            f"to reach a cluster takes the package {error.name!r}, which is not installed; install it with: "
+            f"access to a cluster needs the package {error.name!r}, which is not installed; install it with: "
             f"{install_command('kubernetes')}"
         ) from error
     configuration = Configuration()

@@ -240,7 +240,7 @@ def _owner(data: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         owner = ""
     if not owner:
-        raise TransportError("the report service says that another one is in charge, and not which one")
+        raise TransportError("the report service redirects to another one without naming its address")
     return owner
 
 

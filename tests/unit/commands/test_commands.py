@@ -383,7 +383,7 @@ def test_stopping_names_the_generation_that_is_to_stop(server: ApiServer, trialp
     assert "climb is being stopped" in trialpod("stop", "climb")
     assert server.experiment("climb")["metadata"]["annotations"] == {"trialpod.dev/stop": "3"}
     assert server.experiment("climb")["metadata"]["generation"] == 3
-    assert "cannot be taken back" in trialpod("resume", "climb", status=2)
+    assert "cannot be undone" in trialpod("resume", "climb", status=2)
 
 
 class TestRetry:
@@ -440,7 +440,7 @@ def test_deleting_says_what_becomes_of_the_data(server: ApiServer, trialpod: Run
     text = trialpod("delete", "climb", status=2)
     assert "1/4 trials done, 1 running, which end now" in text
     assert "s3://tune/runs/climb stays" in text
-    assert "--yes deletes it" in text
+    assert "add --yes" in text
     assert server.experiment("climb")
     item = climbing()
     item["spec"]["storage"]["deletionPolicy"] = "Delete"

@@ -37,7 +37,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("holder", "message"),
         [
-            (None, "nobody knows how"),
+            (None, "is not recorded"),
             (ran("python", "script.py"), "resume_errored=True"),
             (ran("trialpod", "run", "-"), "standard input"),
             (ran("trialpod", "run", "e.yaml", directory="/home/ada/tune/trialpod-results/other"), "was moved since"),

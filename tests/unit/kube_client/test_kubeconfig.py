@@ -123,7 +123,7 @@ class TestFiles:
         environ = write(tmp_path, config({"token": "x"}))
         with pytest.raises(InvalidInputError, match="has no context 'devv'; did you mean 'dev'"):
             find_access(environ, context="devv")
-        with pytest.raises(InvalidInputError, match="which is not there"):
+        with pytest.raises(InvalidInputError, match="which does not exist"):
             find_access({"KUBECONFIG": str(tmp_path / "none")})
         with pytest.raises(InvalidInputError, match="no cluster is known: there is no kubeconfig"):
             find_access({"HOME": str(tmp_path)})

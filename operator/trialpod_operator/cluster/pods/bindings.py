@@ -336,7 +336,7 @@ class PodBindings:
             judged = self._pods.work.objects.judge_report(self._pods.pod_name(binding), end)
             if judged is None:
                 self._pods.enqueue()
-                raise NotReadyError("the object of the attempt is being looked at")
+                raise NotReadyError("the object of the attempt is being checked")
             return msgspec.structs.replace(judged, asks=False)
         if binding.group is None:
             if end.asks and not (self._pods.reuse is not None and self._pods.reuse.expect(binding)):
@@ -348,7 +348,7 @@ class PodBindings:
         judged = binding.group.judge_report(end, now, failing=binding.trial.current.failing is not None)
         if judged is None:
             self._pods.enqueue()
-            raise NotReadyError("the other pods of the attempt are being looked at")
+            raise NotReadyError("the other pods of the attempt are being checked")
         return msgspec.structs.replace(judged, asks=False)
 
     def _judge_sigterm(self, binding: PodBinding, end: AttemptEnd) -> AttemptEnd:

@@ -455,7 +455,7 @@ class Replica:
         if not self._presence_s or now - self._present_at < interval_s:
             return
         if self._present_at > float("-inf") and not self._storage.exists(EXPERIMENT_KEY):
-            raise EmptiedError(f"{self.uri} does not hold this experiment any more: somebody has emptied the place")
+            raise EmptiedError(f"{self.uri} no longer holds this experiment: its data was deleted")
         self._present_at, self._present_to = now, self._confirmed
 
     def _note_pass(self, copied: int) -> None:

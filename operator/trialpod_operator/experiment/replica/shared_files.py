@@ -110,7 +110,7 @@ class SharedFiles:
                     self._versions[key] = version
                     return None
                 refuse_outdated()  # after it was read, not before
-        raise StorageError(f"{self._storage.uri}: {key} is replaced by others again and again")
+        raise StorageError(f"{self._storage.uri}: other processes keep replacing {key}; stop them")
 
     def _look(self, key: str) -> tuple[bytes | None, str | None]:
         try:

@@ -41,9 +41,9 @@ class AliasFinder:
         guess = f"{parent}.{named}" if named else nearest(fullname, table.MODULES)
         # Without `name`: an error with it would be replaced by one that suggests nothing, in `from ray import x`.
         raise ModuleNotFoundError(
-            f"No module or name {fullname!r} among trialpod's aliases for Ray"
+            f"there is no module or name {fullname!r} among trialpod's aliases for Ray"
             + (f"; did you mean {guess!r}?" if guess else ".")
-            + " docs/ray-names.md lists what there is"
+            + " docs/ray-names.md lists them all"
         )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

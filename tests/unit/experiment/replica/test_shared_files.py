@@ -113,7 +113,7 @@ def test_a_file_that_somebody_removed_is_made_again(storage: MemoryStorage) -> N
 def test_a_file_that_never_stays_is_an_error(storage: MemoryStorage) -> None:
     storage.values[RESULTS] = b"another"
     storage.before = fail_on("write_if", error=KeyChangedError, times=TRIES)
-    with pytest.raises(StorageError, match="again and again"):
+    with pytest.raises(StorageError, match="keep replacing"):
         SharedFiles(storage).write(RESULTS, b"1", Journals())
 
 
