@@ -48,8 +48,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="the trial as one JSON object")
     form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")
     parser.add_argument("--metric", help="judge by this key of the last results (default: the experiment's)")
-    parser.add_argument("--mode", choices=("max", "min"), help="which is better (default: the experiment's)")
-    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), help="form of what is printed")
+    parser.add_argument(
+        "--mode",
+        choices=("max", "min"),
+        help="whether large or small values are better (default: the experiment's)",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), help="output format")
     target.add_cluster_options(parser, rule=True)
 
 

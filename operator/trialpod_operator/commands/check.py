@@ -34,12 +34,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("-f", "--file", metavar="FILE", help="a manifest: take storage, Secret, image, resources and "
                         "the pod template of its experiment")  # fmt: skip
-    parser.add_argument("--storage", metavar="URI", help="s3://bucket/prefix to try (default: the operator's)")
+    parser.add_argument("--storage", metavar="URI", help="s3://bucket/prefix to check (default: the operator's)")
     parser.add_argument("--secret", metavar="NAME", help="Secret of the namespace with the storage's keys")
     parser.add_argument("--endpoint", metavar="URL", help="the S3 server, as pods reach it")
-    parser.add_argument("--image", metavar="IMAGE", help="image to try (default: the operator's default for trials)")
-    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="have the pod ask for N GPUs")
-    parser.add_argument("--no-pod", action="store_true", help="do not run a pod: nothing is tried from inside")
+    parser.add_argument(
+        "--image", metavar="IMAGE", help="image to check (default: the operator's default for trials)"
+    )
+    parser.add_argument("--gpu", type=int, default=0, metavar="N", help="make the pod request N GPUs")
+    parser.add_argument(
+        "--no-pod", action="store_true", help="run no pod: nothing is checked from inside the cluster"
+    )
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS",
                         help=f"how long the pod may take (default: {TIMEOUT_S:.0f})")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON document")

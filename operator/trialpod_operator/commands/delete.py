@@ -1,4 +1,4 @@
-"""`trialpod delete`: delete an experiment in a cluster, and say what becomes of its data."""
+"""`trialpod delete`: delete an experiment in a cluster, and say what happens to its data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the TuneExperiment")
     target.add_cluster_options(parser)
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    parser.add_argument("--wait", action="store_true", help="return when it is gone")
+    parser.add_argument("--wait", action="store_true", help="return when it is deleted")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,5 +90,5 @@ def _wait_until_gone(api: Experiments, item: Json) -> None:
 
 
 command = Command(
-    "delete", "delete an experiment in a cluster, and say what becomes of its data", _configure, run, cluster=True
+    "delete", "delete an experiment in a cluster, and say what happens to its data", _configure, run, cluster=True
 )

@@ -47,8 +47,10 @@ def write_example(directory: Path, *, force: bool, command: bool = False) -> lis
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where to (default: here)")
-    parser.add_argument("--command", action="store_true", help="with a program that does not import trialpod")
+    parser.add_argument(
+        "directory", nargs="?", default=".", metavar="DIR", help="folder to write into (default: the current one)"
+    )
+    parser.add_argument("--command", action="store_true", help="for a program that does not import trialpod")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
 
 

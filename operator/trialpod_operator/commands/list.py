@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"a folder of experiments on this machine (default: ./{target.LOCAL_FOLDER}, and those of a cluster)",
     )  # fmt: skip
     target.add_cluster_options(parser)
-    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="those of all namespaces")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 

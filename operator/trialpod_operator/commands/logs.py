@@ -45,9 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "name", metavar="TRIAL | EXPERIMENT TRIAL", nargs="+",
         help="an experiment and one of its trials by id or number: climb 3; or the id of a trial, or a TuneTrial",
     )  # fmt: skip
-    parser.add_argument("-f", "--follow", action="store_true", help="show what comes, until the trial has ended")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the trial has ended")
     parser.add_argument(
-        "-p", "--previous", action="store_true", help="what the attempts before the running one printed"
+        "-p", "--previous", action="store_true", help="the output of the attempts before the running one"
     )
     parser.add_argument(
         "--rank", type=int, default=0, metavar="N", help="of the trial's worker N, where it has more than one pod"

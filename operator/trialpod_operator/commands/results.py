@@ -135,7 +135,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, metavar="N", help="show only the first N trials")
     parser.add_argument("--failed", action="store_true", help="show only trials that failed")
-    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), help="form of what is printed")
+    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), help="output format")
     target.add_cluster_options(parser, rule=True)
 
 

@@ -1,4 +1,4 @@
-"""`trialpod retry`: try failed trials of an experiment again.
+"""`trialpod retry`: retry failed trials of an experiment.
 
 In a cluster it annotates the experiment. On this machine it becomes the command that ran the experiment last, in the
 folder where that was typed.
@@ -35,10 +35,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         metavar="TRIAL",
         nargs="*",
         default=[],
-        help="these only: their ids, numbers, or TuneTrials (default: all failed)",
+        help="only these: their ids, numbers, or TuneTrials (default: all failed)",
     )
     parser.add_argument(
-        "--from-scratch", action="store_true", help="begin again, instead of from their newest checkpoints"
+        "--from-scratch",
+        action="store_true",
+        help="start them from the beginning instead of from their newest checkpoints",
     )
 
 
@@ -185,4 +187,4 @@ def _failed_here(experiment: ReadExperiment, wanted: list[str]) -> list[str]:
     return [trial.trial_id for trial in found]
 
 
-command = Command("retry", "try failed trials of an experiment again", _configure, run)
+command = Command("retry", "retry failed trials of an experiment", _configure, run)

@@ -40,26 +40,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help=f"where the experiment is kept: a folder (default: ./{DEFAULT_STORAGE}), or "
                         "s3://bucket/prefix")  # fmt: skip
     parser.add_argument("--max-concurrent", type=_positive, metavar="N", help="at most N trials at once")
-    parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
+    parser.add_argument("--retry-failed", action="store_true", help="retry the failed trials of an earlier run")
     parser.add_argument("--retry-trial", action="append", default=[], metavar="ID",
-                        help="try this failed trial again; may be given more than once")  # fmt: skip
+                        help="retry this failed trial; may be repeated")  # fmt: skip
     parser.add_argument("--from-scratch", action="store_true",
                         help="with --retry-failed or --retry-trial: not from their newest checkpoints")  # fmt: skip
     parser.add_argument("--fresh", action="store_true",
-                        help="start over: results of that name are moved aside, to NAME.1 or the like")  # fmt: skip
-    parser.add_argument("--metric", metavar="NAME", help="with a program: the value that it prints and that counts")
-    parser.add_argument("--mode", choices=("min", "max"), help="with a program: what is good (default: min)")
+                        help="start over: old results of that name are moved to NAME.1 (or .2, ...)")  # fmt: skip
+    parser.add_argument("--metric", metavar="NAME", help="with a program: the printed value to optimise")
+    parser.add_argument(
+        "--mode",
+        choices=("min", "max"),
+        help="with a program: whether large or small values are good (default: min)",
+    )
     parser.add_argument(
         "--samples", type=_positive, metavar="N", help="with a program: how many trials (default: 10)"
     )
     parser.add_argument("--dry-run", action="store_true",
                         help="with a program or a manifest of one: print the command lines of the first trials, and "
                         "run nothing")  # fmt: skip
-    parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
-    parser.add_argument("--gpus", type=int, metavar="N", help="share out N GPUs instead of those there are")
+    parser.add_argument("--cpus", type=float, metavar="N", help="let trials use N CPUs instead of all of the machine")
+    parser.add_argument("--gpus", type=int, metavar="N", help="let trials use N GPUs instead of all of the machine")
     parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
-                        help="show what this trial prints while it runs: its number, its id, or all (the default of "
-                        "scripts, and of manifests with -v)")  # fmt: skip
+                        help="show the output of this trial while it runs: its number, its id, or all (the default "
+                        "of scripts, and of manifests with -v)")  # fmt: skip
     parser.add_argument("--ui", action="store_true",
                         help="serve the page beside the run and print its link, as `trialpod ui` does; in a "
                         "terminal it stays until Ctrl-C")  # fmt: skip

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-w", "--watch", action="store_true",
-        help="stay until it has ended; exit status 1 when it, or a trial of it, has failed",
+        help="show it until it has ended; exit status 1 if it, or a trial of it, has failed",
     )  # fmt: skip
 
 

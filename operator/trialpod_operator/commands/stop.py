@@ -36,13 +36,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="DIR|NAME", help="the experiment, on this machine or in a cluster")
     target.add_cluster_options(parser, rule=True)
     group = parser.add_argument_group("an experiment on this machine")
-    group.add_argument("--now", action="store_true", help="do not wait for the step that its trials are at")
+    group.add_argument("--now", action="store_true", help="do not wait until trials have finished their step")
     group.add_argument("--wait", action="store_true", help="return when it has ended")
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("--trial", metavar="TRIAL", help="stop this one only: its id, its number, or its TuneTrial")
+    parser.add_argument("--trial", metavar="TRIAL", help="stop only this trial: its id, its number, or its TuneTrial")
 
 
 def run(options: argparse.Namespace) -> int:

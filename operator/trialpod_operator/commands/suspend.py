@@ -1,4 +1,4 @@
-"""`trialpod suspend`: have an experiment checkpoint and pause; on this machine, as `trialpod stop` does."""
+"""`trialpod suspend`: checkpoint and pause all trials of an experiment; on this machine, as `trialpod stop` does."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-command = Command("suspend", "have an experiment checkpoint and pause", add_options, run)
+command = Command("suspend", "checkpoint and pause all trials of an experiment", add_options, run)

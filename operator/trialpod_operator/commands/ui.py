@@ -27,11 +27,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|URI|NAME",
         help=f"an experiment, or a folder of them (default: ./{target.LOCAL_FOLDER}, or with -n a namespace)",
     )
-    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
     parser.add_argument("--open", action="store_true", help="open the link in the browser")
-    parser.add_argument("--optuna", action="store_true", help="show optuna-dashboard in place of trialpod's own page")
+    parser.add_argument("--optuna", action="store_true", help="show optuna-dashboard instead of trialpod's own page")
     parser.add_argument(
-        "--actions", action="store_true", help="let the page suspend, resume, stop trials and add samples, as you may"
+        "--actions",
+        action="store_true",
+        help="let the page suspend, resume, stop trials and add samples, with your rights",
     )
     parser.add_argument(
         "--shared", action="store_true",

@@ -81,7 +81,7 @@ def _configure(parser: ArgumentParser) -> None:
         metavar="PATH=VALUE",
         action="append",
         default=[],
-        help="change a field before the check, such as spec.numSamples=10; can be given again",
+        help="change a field before the check, such as spec.numSamples=10; may be repeated",
     )
     parser.add_argument(
         "--imports",

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a parameter of it, as JSON, such as --set reduction_factor=3 (max_t: by default the highest iteration)",
     )
-    parser.add_argument("--places", type=int, metavar="N", help="trials at once (default: as many as ran)")
+    parser.add_argument("--places", type=int, metavar="N", help="number of trials at once (default: as many as ran)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     target.add_cluster_options(parser, rule=True)
 
