@@ -247,7 +247,7 @@ def place(
             raise StorageProblemError(
                 Reason.OPERATOR_KEYS_MISSING,
                 f"the operator's own keys for the storage are incomplete: {' and '.join(KEYS)} have to be in its "
-                "Secret; an administrator has to put that right",
+                "Secret; an administrator has to add what is missing",
             )
     common = StorageOptions(endpoint=storage.endpoint or "", create_bucket=storage.create_bucket)
     own, pods = common, common

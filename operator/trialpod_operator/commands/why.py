@@ -132,14 +132,14 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
         if found["finalizers"]:
             free = '{"metadata":{"finalizers":null}}'
             step = (
-                "the operator deletes the stored data first; if none runs any more, let the resource go by hand (the "
-                f"data stays): kubectl {where} patch te {name} --type=merge -p '{free}'"
+                "the operator deletes the stored data first; if none runs any more, remove the finalizer yourself "
+                f"(the data stays): kubectl {where} patch te {name} --type=merge -p '{free}'"
             )
             return [step]
-        return ["it is being deleted; its trials and pods go with it"]
+        return ["it is being deleted, with its trials and pods"]
     if not found["observed"]:
         step = (
-            "no operator has looked at it as it is now; is one running that serves this namespace? "
+            "no operator has seen its latest change; is one running that serves this namespace? "
             f"trialpod check {place} --no-pod"
         )
         return [step]

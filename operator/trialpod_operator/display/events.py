@@ -189,7 +189,7 @@ def trial_retried(row: TrialRow, *, reason: str, disruption: bool) -> Event:
 
 def checkpoint_damaged(row: TrialRow, *, checkpoint: str, problem: str, used: str | None) -> Event:
     """A checkpoint could not be used; `used` is the one taken in its place, None when there is none."""
-    instead = f"{used} is used in its place" if used else "the trial starts from the beginning"
+    instead = f"{used} is used instead" if used else "the trial starts from the beginning"
     return Event(
         CHECKPOINT_DAMAGED,
         row.trial_id,

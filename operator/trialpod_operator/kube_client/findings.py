@@ -42,7 +42,7 @@ class Finding:
     remedy: str = ""
 
 
-IMAGE_REMEDY = "it needs a Python, 3.11 to 3.14; a program without Python is a command: spec.trainable.command"
+IMAGE_REMEDY = "use an image with Python 3.10 to 3.14; a program without Python is a command: spec.trainable.command"
 
 NOT_STARTED = ("StartError", "ContainerCannotRun")
 """Reasons of container runtimes for a program that they could not start."""

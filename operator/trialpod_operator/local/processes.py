@@ -431,7 +431,7 @@ def _set(future: asyncio.Future[None]) -> None:
 _CRASHES = {
     signal.SIGSEGV: "an invalid memory access in native code",
     signal.SIGBUS: "an invalid memory access in native code, or a full disk under a mapped file",
-    signal.SIGABRT: "native code gave up; its last words are in the log",
+    signal.SIGABRT: "native code called abort(); its last output is in the log",
     signal.SIGFPE: "an arithmetic error in native code",
     signal.SIGILL: "an instruction that this processor does not have",
 }

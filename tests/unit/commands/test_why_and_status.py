@@ -87,7 +87,7 @@ def test_why_uses_experiment_while_trials_have_no_reason(server: ApiServer, tria
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
-        (experiment_object("climb"), "no operator has looked at it as it is now"),
+        (experiment_object("climb"), "no operator has seen its latest change"),
         (
             experiment_object(
                 "climb", conditions=[condition_of("Stalled", "True", "InvalidSpec", "spec.stop is wrong")]

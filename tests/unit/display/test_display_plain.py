@@ -66,7 +66,7 @@ def test_a_run_is_told_in_one_line_per_change(clock: Clock, out: io.StringIO) ->
         "[    3.5s] ab12c_00003 failed with the same error as ab12c_00002\n"
         "[    3.5s] ab12c_00004 attempt 1 failed (exit status 1); it resumes from the checkpoint of iteration 9\n"
         "[    3.5s] ab12c_00004 checkpoint_000002 cannot be used (a.pt is short); "
-        "checkpoint_000001 is used in its place\n"
+        "checkpoint_000001 is used instead\n"
         "[    3.5s] warning: the disk is nearly full\n"
         "[    3.5s]   delete something\n"
         "[    3.5s] ab12c_00004 warning: reports NaN\n"

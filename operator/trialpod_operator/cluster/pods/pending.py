@@ -85,7 +85,7 @@ def pending_reason(pod: Pod, now: float, *, event: str = "") -> PendingReason | 
         scheduler = (pod.get("spec") or {}).get("schedulerName") or "default-scheduler"
         return PendingReason(
             reason=Reason.NOT_SCHEDULED,
-            message=f"the scheduler {scheduler} has not looked at the pod yet",
+            message=f"the scheduler {scheduler} has not handled the pod yet",
             remedy="check that it runs, and spec.template.spec.schedulerName",
             since=since,
         )

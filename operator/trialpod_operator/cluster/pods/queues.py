@@ -82,7 +82,7 @@ def remedy(said: str, queue: str) -> str:
             "(`kubectl get localqueues`); a new label is for pods made from then on"
         )
     if any(each in said for each in _STOPPED):
-        return "the queue's administrator has stopped it, or not completed it: it continues when that is put right"
+        return "the queue's administrator has stopped it, or not completed it: it continues when that is corrected"
     return f"`kubectl describe localqueue{f' {queue}' if queue else ''}` shows the quota in use"
 
 

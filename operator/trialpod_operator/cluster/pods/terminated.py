@@ -103,7 +103,7 @@ _SIGNAL_HINTS = {
     signal.SIGKILL: f"most often for memory, of a process that the container started: raise {_MEMORY_FIELD}",
     signal.SIGSEGV: "an invalid memory access in native code",
     signal.SIGBUS: "often a full /dev/shm: mount an emptyDir with medium Memory there, in spec.template",
-    signal.SIGABRT: "native code gave up; its last words are in the log",
+    signal.SIGABRT: "native code called abort(); its last output is in the log",
     signal.SIGFPE: "an arithmetic error in native code",
     signal.SIGILL: "an instruction that this node's processor does not have: pin spec.template to other nodes",
 }
@@ -277,7 +277,7 @@ def _never_starting(pod: Pod) -> Termination | None:
     if (condition(pod, "PodReadyToStartContainers") or {}).get("status") != "False":
         return None
     node = (pod.get("spec") or {}).get("nodeName") or "its node"
-    message = f"{node} lost the pod before its container had started, and leaves it so; another is tried"
+    message = f"{node} lost the pod before its container had started; another pod is tried"
     return _disruption(Reason.SANDBOX_LOST, message, cause="lost")
 
 
@@ -308,7 +308,7 @@ def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Terminatio
             reason, f"nodes refuse the pod: {words}; change what spec.template.spec asks for", retry=False
         )
     if terminated is None and reason:
-        return _disruption(reason, f"the node turned the pod away ({reason}){_in_words(words)}; another is tried")
+        return _disruption(reason, f"the node turned the pod away ({reason}){_in_words(words)}; another pod is tried")
     return None
 
 
@@ -359,7 +359,7 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None
         if _COMMAND.search(words):
             return _failure(Reason.COMMAND_NOT_FOUND, _no_command(words), exit_code=code, retry=False)
         return _disruption(
-            reason, f"the node could not start the container: {words}; another is tried", exit_code=code
+            reason, f"the node could not start the container: {words}; another pod is tried", exit_code=code
         )
     if code and (why := _not_executed(pod, trial_container(pod), terminated)):
         return _failure(Reason.COMMAND_NOT_FOUND, why, exit_code=code, retry=False)

@@ -263,7 +263,7 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
         _sandbox("False", init={"containerID": "containerd://4f2b", "state": terminated(0, "Completed")}),
         "disruption",
         "SandboxLost",
-        "another is tried",
+        "another pod is tried",
     ),
     (
         "lost by the container runtime, with its shim",
