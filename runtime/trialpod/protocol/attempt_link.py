@@ -5,14 +5,14 @@ sends by itself, which saves two thread switches.
 
 Invariants:
 
-* Results are numbered 1, 2, 3, ... and leave in that order; each is kept until the server called it durable.
-* What the server says that it received decides from where sending continues, also when that goes backwards.
+* Results are numbered 1, 2, 3, ... and sent in that order; each is kept until the server has called it durable.
+* Sending continues after the last result that the server says it has received, even if that goes backwards.
 * A checkpoint is never announced before the result that it belongs to, and is announced again if the server forgot
   that result.
-* A result that is held is not sent before its checkpoint is announced, or somebody waits for the answer to it.
-* What waits is bounded: while the server answers, no more than it receives in a second; always, `max_queued_bytes`
-  of results that are not durable. Publishing waits where there is more, so that a decision, or the end of a process
-  that is taken away, never stands behind a long queue.
+* A result that is held is not sent before its checkpoint is announced, or a caller waits for the answer to it.
+* The queue is bounded: while the server answers, by what it receives in a second; always, by `max_queued_bytes` of
+  results that are not durable. Publishing waits when there is more, so that a decision, or the end of a preempted
+  process, never waits behind a long queue.
 * After `superseded`, or a refusal, every further call raises; nothing more is sent. An answer that this process is
   not the trial's (403) is `superseded`.
 """
@@ -66,7 +66,7 @@ class _Announcement:
 
 
 class AttemptLink:
-    """Carries the news of one attempt.
+    """Sends the results, checkpoints and end of one attempt, and receives horizons and decisions.
 
     Args:
         client: the process's client; supplies clock and sleep.
@@ -197,7 +197,7 @@ class AttemptLink:
             self._rouse()
 
     def deleted_as_allowed(self, names: list[str]) -> None:
-        """Say with the next report that these checkpoints were removed, which the server has forgotten before."""
+        """Add to the next report that these checkpoints were removed; the server had forgotten them before."""
         with self._lock:
             self._deleted += names
 
@@ -249,7 +249,7 @@ class AttemptLink:
                 wait_s = min(wait_s * 2, 0.5)
                 self._end_received = False
         except Superseded:
-            # The server knew the end already: what follows it is no longer this attempt's business.
+            # The server knew the end already: what follows does not concern this attempt.
             if not known:
                 raise
         self.close()
@@ -299,7 +299,7 @@ class AttemptLink:
             before = self._bytes
             self._deliver()
             if self._bytes >= before:
-                # Received but not durable yet: only an empty call tells when that changes.
+                # Received but not durable yet: only an empty call shows when that changes.
                 self._client.sleep(wait_s)
                 wait_s = min(wait_s * 2, 0.5)
                 self._beat()
@@ -321,7 +321,7 @@ class AttemptLink:
         try:
             answer = self._client.call("report", self._client.encode(request), self._read)
         except TransportError:
-            # The server may have taken the batch or not, and may be another one next time: it will say.
+            # The server may have received the batch or not; its next answer, or that of another server, will say.
             self._max_unreceived = sys.maxsize  # a trial trains on while nobody answers
             return
         except RefusedError as error:

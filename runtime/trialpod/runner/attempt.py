@@ -48,7 +48,7 @@ _Found = TypeVar("_Found")
 
 
 class SourceLostError(CheckpointError):
-    """The checkpoint of another trial that this one was to start from is damaged or gone."""
+    """Another trial's checkpoint, from which this one was to start, is damaged or missing."""
 
 
 def _open_store(assignment: Assignment) -> CheckpointStore:
@@ -134,19 +134,19 @@ class Attempt:
             world_size=assignment.world_size,
         )
         self.preempted = False
-        """Whether the process is being taken away (SIGTERM)."""
+        """Whether the process was asked to end (SIGTERM)."""
         self.exporting = False
         """Whether the trial is complete and its model is being exported."""
         self.ending = threading.Event()
-        """Set when user code has come to its end and only the report of that is outstanding."""
+        """Set when user code has ended and only the report of that is outstanding."""
         self.on_preempted: Callable[[], None] | None = None
-        """Called once, in any thread, when the process is being taken away; for what cannot wait for a boundary."""
+        """Called once, in any thread, when the process is asked to end; for what cannot wait until a step ends."""
         self._killed_at: float | None = None
         self._clock = clock
         self._wall = wall
         self._open_store = open_store
         self.cut_off = False
-        """Whether time ran out with a checkpoint on its way: the process has to leave without waiting for it."""
+        """Whether time ran out during the upload of a checkpoint: the process has to exit without waiting for it."""
         self._sleep = sleep
         self._store_or_none: CheckpointStore | None = None
         self._source: CheckpointStore | None = None
@@ -187,8 +187,8 @@ class Attempt:
     def is_trained(self, restored: CheckpointInfo) -> bool:
         """Whether the trial's own checkpoint that was restored belongs to a result which met a stop rule.
 
-        So it is where a worker had failed before rank 0 sent the last result: the attempt counted as failed, and this
-        one has nothing left to train. Another trial's checkpoint is what an exploit trains on from.
+        That happens when a worker failed before rank 0 sent the last result: the attempt counted as failed, and this
+        one has nothing left to train. From another trial's checkpoint, an exploit continues to train.
         """
         assignment = self.assignment
         foreign = assignment.source_dir or assignment.source_uri
@@ -271,13 +271,13 @@ class Attempt:
         return self._commit_queue_or_none
 
     def restore(self) -> tuple[CheckpointInfo, Path] | None:
-        """Return the checkpoint to start from and a local directory with it, and clear away unfinished ones.
+        """Return the checkpoint to start from and a local directory with it, and remove unfinished ones.
 
-        A damaged checkpoint is passed over with a warning, in favour of the one before. A storage that cannot be
-        reached is waited for: it says nothing about the checkpoints.
+        A damaged checkpoint is skipped with a warning, and the one before it is used. While the storage cannot be
+        reached, this waits: the checkpoints may be valid.
 
         Raises:
-            SourceLostError: it is another trial's, and damaged or gone.
+            SourceLostError: it is another trial's, and damaged or missing.
         """
         assignment = self.assignment
         start = assignment.checkpoint
@@ -355,7 +355,7 @@ class Attempt:
         except StorageError as error:
             if folder is None or not self._commits.pending:
                 raise
-            log.warning("%s; training waits until the checkpoints before are stored, then tries again", error)
+            log.warning("%s; training waits until earlier checkpoints are stored, then tries again", error)
             self._commits.wait_committed(index - 1)
             size = self._store.snapshot(index, folder)
         info = CheckpointInfo(
