@@ -5,9 +5,9 @@ The process shell and the cluster shell run an experiment as one of these, and s
 * **On this disk** (`in_storage=False`): as soon as the journal has it. Actions follow at once. The replica, where
   there is one, follows within about a second; `commit` waits for it.
 * **In the storage** (`in_storage=True`): the operator's disk goes away with its pod. Actions and answers wait until
-  the journal's replica has the event, so whatever anyone outside has seen is in the storage. What is lost with the
-  operator nobody has seen, and attempts send it again. Results that nobody waits for are committed about once a
-  second; a result at a horizon, a start, an end: at once.
+  the journal's replica has the event, so everything that was visible outside is in the storage. What is lost with the
+  operator was never visible, and attempts send it again. Results that nobody waits for are committed about once a
+  second; a result at a horizon, a start or an end at once.
 
 Invariants: everything here belongs to the event loop, except the constructor and `open`, which may run in a thread
 before `start`. When the journal cannot be written, or another process writes it, the experiment is broken: it applies
@@ -48,7 +48,7 @@ TICK_INTERVAL_S = 60.0
 """Maximum time between two events while trials run, so that a crash loses little of the account."""
 
 PRESENCE_INTERVAL_S = 20.0
-"""How often it is checked that the storage still holds the experiment."""
+"""Interval of the check that the storage still holds the experiment."""
 
 SILENCE_S = 6.0
 """Time without a confirmed record after which the storage counts as away. Its own timeouts are longer, and they apply
@@ -66,7 +66,7 @@ MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
 
 
 class NotReadyError(TrialpodError):
-    """What was asked for is not known yet, or not for the moment (503): the caller is to try again."""
+    """The request cannot be answered at the moment (503): the caller should retry."""
 
 
 class Shell:
@@ -86,10 +86,10 @@ class Shell:
         """The storage has the journal up to `position`."""
 
     def replica_changed(self, status: ReplicaStatus) -> None:
-        """The storage stopped or started to take what is replicated."""
+        """The storage stopped or resumed accepting the replica."""
 
     def replica_failed(self, times: int) -> None:
-        """The storage failed so many times since the last call."""
+        """The storage failed that many times since the last call."""
 
     def broken(self, error: BaseException) -> None:
         """The experiment cannot continue as it is open now; called once."""
@@ -102,13 +102,13 @@ class DurableExperiment:
         plan: what to run.
         directory: the experiment's directory.
         clock: seconds since the epoch.
-        replica: replicates the directory to a storage; brought up to date already.
+        replica: replicates the directory to a storage; it is up to date.
         in_storage: an event is durable once the storage has it, not when this disk has it.
-        heartbeat_s: how often attempts must call when they have nothing to say.
+        heartbeat_s: how often attempts must call when they have nothing to report.
 
     Attributes:
         journaled: the engine with its journal.
-        resumed: it had been begun before it was opened.
+        resumed: it had started before it was opened.
         storage_problem: why the storage cannot be written at the moment.
         last_contact: when each trial's attempt last called, by the clock given.
         decisions: the events that wait for the decider; None where the engine decides.
