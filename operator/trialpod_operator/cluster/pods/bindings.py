@@ -7,10 +7,11 @@ refuses to create an object twice, which is harmless.
 Invariants:
 
 * A pod is created only for a committed start, and only when its TuneTrial is there to own it.
-* An attempt that has asked for its work ends when its pod has ended or is gone: in the cache, and then by the
-  server's own word where only the cache's silence says so.
-* One that has not asked yet has done nothing; its pod is simply made again.
-* Where an attempt has several pods, its binding is that of its head; `group_work` keeps the others beside it.
+* An attempt that has requested its assignment ends when its pod has ended or is gone: as the cache shows, and, if the
+  pod is only missing in the cache, as the API server confirms.
+* One that has not requested it has done nothing; its pod is simply recreated.
+* Where an attempt has several pods, its binding is that of its head, the pod of rank 0; `group_work` handles the
+  others.
 
 Owned by the event loop; reconciles of one experiment never overlap.
 """
@@ -68,14 +69,14 @@ from trialpod_operator.experiment.durable import DurableExperiment, NotReadyErro
 logger = logging.getLogger(__name__)
 
 SLICE = 250
-"""So many attempts are looked at before other experiments have their turn."""
+"""Number of attempts that a pass visits before it yields to other experiments."""
 
 COMMIT_TIMEOUT_S = 1.0
 """Maximum time that one pass waits for the storage before it ends the heads of groups that have failed."""
 
 
 class PodBindings:
-    """Keeps the pods of one experiment as its engine wants them.
+    """Keeps the pods of one experiment in line with its engine.
 
     Args:
         key, experiment, durable, meter, work, cache, clock, enqueue: as in `ExperimentPods`.
@@ -398,7 +399,7 @@ class PodBindings:
         else:
             self._pods.enqueue()
 
-    # -- making and ending pods --
+    # -- creating and ending pods --
 
     def _stop_overdue(self, now: float, look: Look) -> None:
         for binding in look.bindings:
@@ -412,9 +413,9 @@ class PodBindings:
                 )
 
     async def _replace_outdated(self, look: Look) -> None:
-        """Delete pods that wait on their nodes and were made from an earlier image, template or resources.
+        """Delete pods that do not run yet and were created from an earlier image, template or resources.
 
-        Their attempts have done nothing yet, and get pods as the manifest is now: a corrected image helps at once.
+        Their attempts have done nothing yet, and get pods from the current manifest: a corrected image helps at once.
         """
         spec = self._pods.experiment().spec
         if spec is not self._digested:
