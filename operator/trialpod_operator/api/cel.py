@@ -4,7 +4,7 @@ A rule here never refuses what `rules.py` accepts: the API server gives the firs
 So search spaces, the parameters of algorithms and most of the pod template are judged by the operator alone.
 
 What an experiment is made of cannot change once it has started, that is, once the operator has set status.startTime.
-Before, an experiment that turned out to be invalid can be put right and applied again. The Trainable can be corrected
+Before, an experiment that turned out to be invalid can be corrected and applied again. The Trainable can be corrected
 until a trial has reported something; a status may be late, so the operator judges that again. The API server compares
 free forms (searchSpace, parameters) key by key of the new one, and so does not see that one key took the place of
 another; the operator, which compares with what it stored at the start, does.

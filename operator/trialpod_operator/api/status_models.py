@@ -19,7 +19,7 @@ from msgspec import Meta
 from trialpod_operator.api import reasons
 
 NEVER_OBSERVED = -1
-"""`observedGeneration` of an object that no operator has looked at yet."""
+"""`observedGeneration` of an object that no operator has seen yet."""
 
 Time = Annotated[str, Meta(extra={"format": "date-time"})]
 Number = Annotated[str, Meta(max_length=64)]

@@ -4,7 +4,7 @@ It is a cache with the API server as the truth. It may lag behind, and it may mi
 watch was broken; so code that acts on the absence of an object asks the server first. Pods that a controller made for
 an object of another kind are kept apart (`parts`); what is shown as the attempt's pod is composed of both. Only what
 the operator reads of a pod is kept; a TuneTrial whose trial has ended, and a pod that is gone, are kept as packed
-JSON: there may be tens of thousands, and hardly any is looked at again. Owned by the event loop.
+JSON: there may be tens of thousands, and hardly any is read again. Owned by the event loop.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """End an experiment, or one of its trials, in good order: what was reported and saved stays."""
+    """End an experiment, or one of its trials, gracefully: what was reported and saved stays."""
     location = target.experiment_location(options.name, options)
     if location is not None:
         return interrupt_local(location, options)

@@ -123,7 +123,7 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
     """Return what to do; the messages themselves name what is wrong and how to put it right.
 
     Args:
-        found: what there is to say.
+        found: what was found.
         place: the options with which other commands find the namespace; "" = its name.
     """
     name, where = found["name"], f"-n {found['namespace']}"

@@ -129,7 +129,7 @@ class DecidingEngine:
         try:
             return self.engine.snapshot()
         except StateNotKeptError as error:
-            self._warn(f"{error}; its state is made again from the journal when its decider is made again")
+            self._warn(f"{error}; its state is rebuilt from the journal when its decider is recreated")
             return None
 
     def warnings(self) -> list[str]:

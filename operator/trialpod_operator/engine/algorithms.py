@@ -262,7 +262,7 @@ class Algorithms:
         return None
 
     def observe_time(self) -> None:
-        """Tell the stopper the experiment's own time: it stops while nothing may run, or nobody is there."""
+        """Tell the stopper the experiment's own time: it stops while nothing may run, or no process runs."""
         if self._observe_time is not None:
             clock = self._state.clock
             self.ask(self._observe_time, clock.active_at(clock.now))

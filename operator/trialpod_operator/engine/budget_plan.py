@@ -38,7 +38,7 @@ MIN_TRIALS = 20
 """Trials with a value before the expected gain ends anything: twice the evenly spread ones of the search."""
 
 MANY_TRIALS = 50
-"""With more trials a budget is no longer looked at as too small for one."""
+"""With more trials, a budget no longer counts as too small for one."""
 
 
 OUTDATED_PART = 16

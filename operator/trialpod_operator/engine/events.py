@@ -84,7 +84,7 @@ class FailureObserved(Event, frozen=True):
     """One of the processes of an attempt has failed while another one, which speaks for the attempt, still runs.
 
     From then on that attempt cannot complete: it fails when it ends, unless a disruption explains the failure. The
-    second event about it, with `confirmed`, says that none does: all other processes were looked at.
+    second event about it, with `confirmed`, says that none does: all other processes were checked.
     """
 
     trial_id: str

@@ -118,7 +118,7 @@ def _failure(reason: Reason) -> str:
 
 
 def _disruption(reason: Reason) -> str:
-    what = "its process was taken away" if reason.get("source") == "preempted" else "its process was lost"
+    what = "its process was preempted" if reason.get("source") == "preempted" else "its process was lost"
     return f"{what} ({reason['error']})" if reason.get("error") else what
 
 

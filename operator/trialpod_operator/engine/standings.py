@@ -20,7 +20,7 @@ from trialpod.tune.plugins.objectives import (
 from trialpod_operator.engine.trial import TERMINATED, Trial
 
 MAX_OUTDATED = 64
-"""Entries of values that trials no longer have, beside one for each trial; then the order is made again."""
+"""Entries of values that trials no longer have, beside one for each trial; then the order is rebuilt."""
 
 
 class Standings:

@@ -242,7 +242,7 @@ class JournaledEngine:
             self._snapshot_size = self._journal.size_since_snapshot
             if not self._state_reported:
                 self._state_reported = True
-                self._warn("", f"{error}; its state is made again from the journal when the experiment is resumed")
+                self._warn("", f"{error}; its state is rebuilt from the journal when the experiment is resumed")
             return
         self._store_snapshot(engine, offsets)
 

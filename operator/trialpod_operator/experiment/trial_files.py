@@ -7,7 +7,7 @@ are cut back to where they were at the latest snapshot and written again from th
 ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before.
 
 Results that cannot be written end no experiment: what is due stays buffered and is retried, a directory that
-somebody removed is made again, and `warn` is called once per trial.
+somebody removed is created again, and `warn` is called once per trial.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ class TrialFiles:
                 folder = self._paths[trial_id]
                 if folder.exists():
                     raise
-                self._complain(trial_id, StorageError(f"{folder} was removed while its trial ran; it is made again"))
+                self._complain(
+                    trial_id, StorageError(f"{folder} was removed while its trial ran; it is created again")
+                )
                 folder.mkdir(parents=True, exist_ok=True)
                 log.flush()
         except OSError as error:

@@ -30,7 +30,7 @@ class Finding:
     """One line of a check.
 
     Attributes:
-        name: what was looked at.
+        name: what was checked.
         state: fine, bad, or not known.
         text: what was found.
         remedy: what to do about it.

@@ -129,13 +129,13 @@ def blocking_reason(
         item: the TuneExperiment.
         namespace: its namespace.
         waited: for the operator to look at it, in seconds.
-        observed: whether the operator has looked at it as it is now.
+        observed: whether the operator has seen its latest change.
     """
     if not observed:
         if waited < OBSERVE_TIMEOUT_S:
             return None
         text = (
-            "no operator has looked at it yet: is one running that serves this namespace? "
+            "no operator has seen it yet: is one running that serves this namespace? "
             f"`trialpod check -n {namespace}` finds out"
         )
         return "Unnoticed", text

@@ -1,6 +1,6 @@
 """The token that a pod proves its identity with: a file that the kubelet replaces long before the token expires.
 
-Invariants: the file is looked at before each request and read only when it has changed; a token never appears in a
+Invariants: the file is checked before each request and read only when it has changed; a token never appears in a
 message; what is in the file can never become a second header.
 """
 

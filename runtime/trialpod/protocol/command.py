@@ -39,7 +39,7 @@ class MetricsSpec(_Part, kw_only=True, frozen=True):
 class CheckpointFolderSpec(_Part, kw_only=True, frozen=True):
     """When what a command keeps in TRIALPOD_CHECKPOINT_DIR counts as a checkpoint."""
 
-    ready_file: str = ""  # a checkpoint is whole each time this file in the folder is written
+    ready_file: str = ""  # a checkpoint is complete each time this file in the folder is written
     settle_s: float = DEFAULT_SETTLE_S  # without a ready file: time without a change, in seconds
 
 

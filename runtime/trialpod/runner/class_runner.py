@@ -2,7 +2,7 @@
 
 Invariants:
 
-* A step that has finished is reported, also when the process is being taken away; then a checkpoint is made and the
+* A step that has finished is reported, also when the process was asked to end; then a checkpoint is made and the
   attempt ends.
 * The state is saved before the result that it belongs to is sent; the checkpoint is committed after that, while the
   next step runs.

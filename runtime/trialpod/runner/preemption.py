@@ -1,4 +1,4 @@
-"""SIGTERM: the process is taken away; use the grace period, and say so in time.
+"""SIGTERM: the process has to end; use the grace period, and report it in time.
 
 The signal is seen by a thread through the interpreter's wake-up descriptor, because user code that sits in one long
 native call never gives the main thread a chance to run a Python handler.

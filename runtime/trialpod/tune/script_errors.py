@@ -36,7 +36,7 @@ def install() -> None:
 
 
 def mark_handled(error: BaseException) -> None:
-    """An interrupt ended an experiment in good order, and the display has said so."""
+    """An interrupt ended an experiment gracefully, and the display has said so."""
     _handled.add(id(error))
 
 

@@ -388,7 +388,7 @@ class TuneContext:
 
     @property
     def preempted(self) -> bool:
-        """Whether the process is being taken away; the next report with a checkpoint will be the last."""
+        """Whether the process was asked to end (preemption); the next report with a checkpoint will be the last."""
         return self._session is not None and self._session.channel.preempted
 
     @property

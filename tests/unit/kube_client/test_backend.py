@@ -193,7 +193,7 @@ def test_an_operator_that_never_looks_is_told(world: World, capsys: pytest.Captu
     done: Json = {"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}
     world.statuses = [*[{"observedGeneration": -1}] * 60, done]
     world.tuner().fit()
-    assert "no operator has looked at it yet" in capsys.readouterr().out
+    assert "no operator has seen it yet" in capsys.readouterr().out
 
 
 def test_invalid_spec_ends_the_wait_at_once(world: World) -> None:

@@ -2,7 +2,7 @@
 
 Level-based, as the controller is: `reconcile` compares what the experiment needs with the pods that are there.
 
-Invariants: at most one decider's pod is current, and only that one may call. A pod that ends is made again, with
+Invariants: at most one decider's pod is current, and only that one may call. A pod that ends is recreated, with
 backoff while deciders end before they have decided anything. An experiment without deciding code has none of this.
 """
 

@@ -89,7 +89,7 @@ def page(
     families = [
         GaugeMetricFamily("trialpod_active", "1 when this operator is at work, 0 when it waits.", active),
         *_shard_families(shards or {}, unserved or {}),
-        GaugeMetricFamily("trialpod_queue_depth", "Experiments that wait for a look.", queue_depth),
+        GaugeMetricFamily("trialpod_queue_depth", "Experiments that wait for a reconcile pass.", queue_depth),
         GaugeMetricFamily("trialpod_open_experiments", "Experiments whose engine is in memory.", open_count),
         *_experiment_families(experiments),
         *account_families(accounts),

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from trialpod_operator.cluster.pods.binding import PodBinding
 
 MAX_FEW = 64
-"""So many attempts are looked at in each pass."""
+"""Maximum number of attempts that are swept in each pass."""
 
 REMOVAL_S = 1.0
 REMOVAL_S_PER_ATTEMPT = 0.0004
-"""Pods without an attempt are looked at so soon, and later where a sweep takes longer."""
+"""Interval of the sweep for pods without an attempt; it is longer where a sweep takes longer."""
 
 
 class Attention:

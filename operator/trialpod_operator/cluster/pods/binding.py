@@ -19,7 +19,7 @@ ASK_AGAIN_S = 30.0
 
 RECREATE_DELAY_S = 1.0
 MAX_RECREATE_DELAY_S = 30.0
-"""A pod that goes away before it began is made again at once; from the second time on, after such pauses."""
+"""A pod that vanishes before it began is recreated at once; from the second time on, after such a delay."""
 
 
 PodKey = tuple[str, int]
@@ -46,7 +46,7 @@ class PodBinding:
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
     adopted: bool = False  # it was under way when this operator opened the experiment
-    not_before: float = 0.0  # when its pod may be made again
+    not_before: float = 0.0  # when its pod may be recreated
     group: Group | None = None  # of the pod and its workers
     named: tuple[int, str, str] | None = None  # `pod_attempt`, `pod_trial`, and the pod's name that follows from them
 

@@ -179,7 +179,7 @@ class PodBindings:
 
     @property
     def changed(self) -> set[str]:
-        """Ids of trials whose TuneTrial has to be looked at; the reader removes them."""
+        """Ids of trials whose TuneTrial has to be written; the reader removes them."""
         return self._pods.changed
 
     def trial_changed(self, trial_id: str) -> None:
@@ -326,7 +326,7 @@ class PodBindings:
         """An attempt said how it ended; return how it did. A pod that continues in place stays.
 
         Raises:
-            NotReadyError: it failed, and its workers have to be looked at first; or its object; or its pod may still
+            NotReadyError: it failed, and its workers have to be checked first; or its object; or its pod may still
                 show why it got a SIGTERM.
         """
         binding = self._pods.bindings.get(trial_id)

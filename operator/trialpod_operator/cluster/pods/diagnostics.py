@@ -23,7 +23,7 @@ from trialpod_operator.engine.trial import Trial
 
 AFTER_S = 8.0
 EVERY_S = 10.0
-"""When a pod has a node and does not begin, its events are looked at so often."""
+"""Interval at which the events of a pod are read that has a node and does not start."""
 
 
 class PodDiagnostics:
@@ -169,7 +169,7 @@ class AttemptEndings:
         return ended
 
     def _vanished(self, binding: PodBinding, last: Object, now: float) -> None:
-        """A pod was deleted: before its attempt had begun it is made again, else the attempt has ended."""
+        """A pod was deleted: before its attempt had begun it is recreated, else the attempt has ended."""
         if not binding.assigned:
             binding.reset_pod(now)
             ending = read_termination(last)
@@ -188,7 +188,7 @@ class AttemptEndings:
             if binding.group is not None and binding.assigned:
                 judged = binding.group.judge_read(ending, self._pods.clock())
                 if judged is None:
-                    return  # known when its workers have been looked at
+                    return  # known when its workers have been checked
                 ending = judged
             logger.info("attempt %d of %s ended: %s", binding.attempt, trial.trial_id, ending.message)
             self._on_ending(trial, ending)

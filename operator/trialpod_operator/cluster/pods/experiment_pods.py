@@ -38,7 +38,7 @@ class ExperimentPods:
         in_place: the pods that continue with their own trial.
         reuse: the pods that continue with any trial; None where pods are not reused.
         bindings: what should run, by trial id.
-        changed: ids of trials whose TuneTrial has to be looked at.
+        changed: ids of trials whose TuneTrial has to be written.
         attention: which attempts the next pass looks at.
         starting: those that may not have started their work yet, by trial id.
     """

@@ -5,7 +5,7 @@ the user's runs before all of them ask for their work; and the attempt ends when
 
 Of everything that went wrong in a group only the first cause counts, and it is often another pod's: when a node takes
 a worker away, the head's own code fails of a broken connection. So a disruption of any pod explains every failure
-that comes with it, and a failure of any of them is believed only after all workers were looked at. Which of
+that comes with it, and a failure of any of them is believed only after all workers were checked. Which of
 several failures came first nobody can say, because times in pods are in seconds: then the head's is reported with the
 one of a worker that looks least like a lost connection.
 
@@ -195,7 +195,7 @@ def deleted_worker(rank: int, reason: str) -> Termination:
         kind="disruption",
         cause="preempted",
         reason=reason or Reason.POD_DELETED,
-        message=f"worker {rank}: its pod is being taken away",
+        message=f"worker {rank}: its pod is being removed",
     )
 
 

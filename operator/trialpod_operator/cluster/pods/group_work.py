@@ -6,7 +6,7 @@ Invariants:
   the first answer.
 * The next group's pods are created when all those of the one before have a node: within an experiment, two groups
   never hold half of what each needs. Between experiments the timeout and its pauses do that.
-* A head is ended, with its grace period, as soon as one of its workers is being taken away, or has ended badly and
+* A head is ended, with its grace period, as soon as one of its workers is being removed, or has failed and
   that is confirmed in the journal. A worker on a SIGTERM continues until its group is over: the head needs it for its
   last step.
 
@@ -268,7 +268,7 @@ class GroupWork:
             self._cache.update_pod(pod, deleted=True)
 
     def is_confirmed(self, binding: PodBinding) -> bool:
-        """Return whether a worker's failure is no other pod's: all were looked at, and the head stays."""
+        """Return whether a worker's failure is no other pod's: all were checked, and the head stays."""
         group, pod = binding.group, self.pod(binding, 0)
         return group is not None and group.looked and pod is not None and not is_leaving(pod, self._work.deleted)
 

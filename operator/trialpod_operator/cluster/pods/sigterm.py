@@ -1,6 +1,6 @@
 """Why an attempt got the SIGTERM that it says ended it.
 
-An attempt on a SIGTERM knows only that it is taken away. A kubelet says why it ends a pod once the containers have
+An attempt that gets SIGTERM knows only that it has to end. A kubelet says why it ends a pod once the containers have
 ended, later than the attempt's own word, and an attempt does not end before that word is taken. So a deadline is read
 from the pod's start. A limit of the local disk leaves one second: the attempt's word waits for longer than that.
 """

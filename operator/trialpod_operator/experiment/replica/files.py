@@ -2,7 +2,7 @@
 
 * A file is replaced as a whole, and only in the version that is known here (`SharedFiles`). So no process that was
   replaced puts back what they were before.
-* ``experiment.json`` is never made again when it was there and is gone: the experiment has been deleted then.
+* ``experiment.json`` is never written again when it was there and is gone: the experiment has been deleted then.
 * A file that is here is complete: it was fetched, or it was written here from its beginning. One that is not here may
   be in the storage; nothing is ever written here in its place before it was looked for there.
 
@@ -57,7 +57,7 @@ _FETCHING = ".fetching"
 
 
 class Due(NamedTuple):
-    """A file to copy, as it was when it was looked at."""
+    """A file to copy, as it was when it was read."""
 
     key: str
     mark: tuple[int, int]  # size in bytes, mtime_ns
@@ -178,7 +178,7 @@ class FileReplica:
         return [*_TRIAL_FILES, *(name for name in os.listdir(folder) if name.startswith(EVENT_FILE_PREFIX))]
 
     def _is_outdated(self, file: Due) -> bool:
-        """Return whether a later version has been sent since this one was looked at."""
+        """Return whether a later version has been sent since this one was read."""
         sent = self._copied.get(file.key)
         if sent is None:
             return False

@@ -9,7 +9,7 @@ something newer, although a process that another has replaced may be stopped for
   continued with the journal from where it is itself. That process might have written it.
 * What is found to be longer, and otherwise the same, is never replaced.
 
-With a server that knows no conditions, the journal is looked at before each file, which leaves a gap of a moment.
+With a server that knows no conditions, the journal is checked before each file, which leaves a gap of a moment.
 """
 
 from __future__ import annotations

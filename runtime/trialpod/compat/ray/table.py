@@ -240,7 +240,7 @@ _TRAINERS = (
 )
 _DATA = "load the data in the Trainable, or pass it with tune.with_parameters"
 _CLUSTER = "trialpod has no cluster runtime of its own; use what your platform has for this"
-INTERNAL = "it is internal to Ray; docs/ray-names.md lists what there is"
+INTERNAL = "it is internal to Ray; docs/ray-names.md lists what can be used"
 """What to do instead of a name that Ray has and does not document."""
 _TESTS = "it belongs to Ray's own tests, which are not part of an installation"
 _MIXINS = "call setup_mlflow() or setup_wandb() in the Trainable, or pass a logger callback to RunConfig"

@@ -1,4 +1,4 @@
-"""The folder in which a command keeps its checkpoint: when it is whole, and a copy of it for the store.
+"""The folder in which a command keeps its checkpoint: when it is complete, and a copy of it for the store.
 
 Without a ready file the folder counts once nothing in it has changed for `settle_s`; an entry that never rests holds
 the others up for `MAX_WAIT` times that long, then they are taken without it. With a ready file the folder counts each

@@ -63,7 +63,7 @@ class ReportServer:
             return None
 
     def checkpoint_requests(self) -> list[CheckpointRequest]:
-        """Return the calls of ``URL/checkpoint`` that wait: the folder is whole now."""
+        """Return the calls of ``URL/checkpoint`` that wait: the folder is complete now."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:

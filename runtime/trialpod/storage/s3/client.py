@@ -44,7 +44,7 @@ _MAX_DELAY_S = 5.0
 
 
 class Rejection(Exception):  # noqa: N818 - not an error yet: the caller decides
-    """A request failed for good; `uncertain` says that a try of it may have been carried out all the same."""
+    """A request failed for good; `uncertain` says that an attempt at it may have been carried out nevertheless."""
 
     def __init__(self, failure: Failure, uncertain: bool) -> None:
         super().__init__(str(failure.error))

@@ -87,7 +87,7 @@ class Failure:
     kind: Kind
     error: StorageError
     code: str = ""
-    ambiguous: bool = False  # the server may have done it all the same
+    ambiguous: bool = False  # the server may have done it nevertheless
     retry_after_s: float = 0.0  # what the server asked for
 
 

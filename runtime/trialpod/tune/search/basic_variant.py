@@ -328,7 +328,7 @@ def _overlaid(space: Any, point: Any, path: Path, number: int) -> Any:
     allowed = domain.is_valid(point) if isinstance(domain, Domain) else equal(domain, point)
     if not allowed:
         logger.warning(
-            "points_to_evaluate[%d] sets %s to %r, which is outside of %r; it is tried all the same",
+            "points_to_evaluate[%d] sets %s to %r, which is outside of %r; it is tried nevertheless",
             number, path_text(path), point, domain,
         )  # fmt: skip
     return point

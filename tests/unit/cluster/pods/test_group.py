@@ -32,7 +32,7 @@ def test_a_worker_that_was_taken_away_explains_the_heads_failure() -> None:
     group.note([deleted_worker(2, "EvictionByEvictionAPI")], 5.5)
     told = group.judge_report(FAILED, 6.0)
     assert told is not None
-    assert (told.cause, told.error) == ("preempted", "worker 2: its pod is being taken away")
+    assert (told.cause, told.error) == ("preempted", "worker 2: its pod is being removed")
 
 
 def test_head_failure_names_the_worker_that_caused_it() -> None:

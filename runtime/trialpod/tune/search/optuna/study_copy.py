@@ -1,6 +1,6 @@
 """A study in a storage of the user's, beside the one that OptunaSearch decides by.
 
-Ours is in memory and made again from the searcher's log; the user's gets a copy of every trial, for Optuna's
+Ours is in memory and rebuilt from the searcher's log; the user's gets a copy of every trial, for Optuna's
 dashboard and for later studies, and gives the trials that it had before.
 
 Invariant: a trial carries the id of its searcher and its number there, so that it is in the study once however often
