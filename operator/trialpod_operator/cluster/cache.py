@@ -33,7 +33,7 @@ Object = dict[str, Any]
 
 
 class _Packed:
-    """An object of which only the identity is at hand."""
+    """An object of which only the identity is cached."""
 
     __slots__ = ("data", "uid", "version")
 
@@ -63,13 +63,13 @@ class ObjectCache:
         self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
     def update_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
-        """Take in a TuneExperiment and return its key."""
+        """Store a TuneExperiment and return its key."""
         key = key_of(item)
         self._put(self.experiments, key, dict(item), deleted=deleted)
         return key
 
     def update_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
-        """Take in a TuneTrial; return the key of its experiment, None when it is not ours."""
+        """Store a TuneTrial; return the key of its experiment, None when it is not ours."""
         key = self._take(self._trials, _lean_trial(item), deleted=deleted)
         if key is not None:
             name, spec = item["metadata"]["name"], item.get("spec") or {}
@@ -80,7 +80,7 @@ class ObjectCache:
         return key
 
     def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
-        """Take in a pod; return the key of its experiment, None when it is not ours."""
+        """Store a pod; return the key of its experiment, None when it is not ours."""
         lean = _lean(item)
         if (lean["metadata"].get("labels") or {}).get(ROLE_LABEL) == DECIDER_ROLE:
             return self._take(self._deciders, lean, deleted=deleted)
@@ -123,7 +123,7 @@ class ObjectCache:
         return [_must(item) for item in self._parts.get(key, {}).values()]
 
     def show(self, key: str, name: str, composite: Object, *, deleted: bool) -> None:
-        """Take in what stands for an attempt's pod."""
+        """Store what stands for an attempt's pod."""
         objects = self._pods.setdefault(key, {})
         self._put(objects, name, composite, deleted=deleted)
         if not objects:
@@ -163,7 +163,7 @@ class ObjectCache:
         return _unpacked(self._pods.get(key, {}).get(name))
 
     def experiment_of(self, namespace: str, name: str, uid: str) -> str:
-        """Return the key of the experiment that a pod belongs to, "" when no such pod is there."""
+        """Return the key of the experiment that a pod belongs to, "" when there is no such pod."""
         key = self._keys_of_pods.get((namespace, name), "")
         pod = self._pods.get(key, {}).get(name)
         if pod is not None and _identity(pod)[0] == uid:
@@ -238,7 +238,7 @@ class ObjectCache:
         return key
 
     def _put(self, objects: dict[str, Any], name: str, item: Object, *, deleted: bool) -> None:
-        """Take in an object. Answers and watches overtake each other: what is older changes nothing."""
+        """Store an object. Answers and watches overtake each other: an older version changes nothing."""
         uid = str(item["metadata"].get("uid", ""))
         known = objects.get(name)
         same = known is not None and _identity(known)[0] == uid

@@ -1,4 +1,4 @@
-"""Hands out short-lived keys to the storage to the attempts of one experiment.
+"""Issues short-lived keys for the storage to the attempts of one experiment.
 
 Only the operator has the keys of the Secret. For each attempt that asks it has the store's token service make keys
 that expire, and that open only what this attempt needs (`session_policy`). They go to the attempt's pod in the answer

@@ -31,7 +31,7 @@ BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 """Delays after failures in a row; the last one stays."""
 
 SLICE = 100
-"""So many objects of a list are taken before others have their turn."""
+"""Number of objects of a list that are handled before other tasks run."""
 
 Take = Callable[[dict[str, Any], bool], None]
 

@@ -412,7 +412,7 @@ def share_arenas() -> None:
 
 
 def trim() -> bool:
-    """Hand free memory back to the system; return whether there was any. It takes milliseconds: for a thread."""
+    """Return free memory to the system; return whether there was any. It takes milliseconds: for a thread."""
     with contextlib.suppress(OSError, AttributeError):
         return bool(ctypes.CDLL(None).malloc_trim(0))
     return False

@@ -1,4 +1,4 @@
-"""What the operator does for a `DurableExperiment`: hands its actions on, and measures it."""
+"""What the operator does for a `DurableExperiment`: passes its actions on, and measures it."""
 
 from __future__ import annotations
 

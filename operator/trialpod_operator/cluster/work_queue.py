@@ -28,7 +28,7 @@ _KEY: contextvars.ContextVar[str] = contextvars.ContextVar("key", default="")
 
 
 class FairRoom:
-    """Lets so many requests be under way at once; those of different keys come in turn when they have to wait.
+    """Limits the number of parallel requests; waiting requests of different keys take turns.
 
     Args:
         size: how many.
@@ -123,7 +123,7 @@ class WorkQueue:
             self._ready.put_nowait(key)
 
     def add_later(self, key: str, seconds: float) -> None:
-        """Process a key in so many seconds, unless it is due earlier."""
+        """Process a key after a delay in seconds, unless it is due earlier."""
         if key in self._queued or key in self._again:
             return
         loop = asyncio.get_running_loop()

@@ -44,7 +44,7 @@ TRIAL = "trial"
 HOUR_S = 3600.0
 
 SLACK_S = 0.01
-"""A budget that is used up to so many seconds of one device is used up: sums of times are not exact."""
+"""Seconds of one device by which a budget counts as used up early: sums of times are not exact."""
 
 Amounts = dict[str, float]
 

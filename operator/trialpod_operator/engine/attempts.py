@@ -29,7 +29,7 @@ BROKEN_LIMIT = 3
 
 
 class Attempts:
-    """Takes in what happens to attempts. An event about any other attempt than the current one changes nothing."""
+    """Handles events about attempts. An event about any attempt but the current one changes nothing."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ class Engine:
     # -- events in, actions out -----------------------------------------------------------------------------------
 
     def apply(self, event: AnyEvent, now: float, recorded: Choices | None = None) -> list[Action]:
-        """Take in one event and return what to do.
+        """Apply one event and return what to do.
 
         Args:
             event: what happened.

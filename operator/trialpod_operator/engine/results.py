@@ -48,7 +48,7 @@ class NewResults(NamedTuple):
 
 
 class Results:
-    """Takes in results and checkpoints."""
+    """Handles results and checkpoints."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What people ask about all trials together, kept up to date by each change of one: nobody goes through them all.
+"""Figures about all trials together, updated by each change of one trial, without visiting the others.
 
 Invariant: everything here is what a pass over all trials would find at that moment, and follows from them alone, so
 it is in no snapshot. Owned by `State`.
@@ -50,7 +50,7 @@ class Standings:
         self._objectives: Sequence[Objective] = ()  # that it is for
 
     def add(self, trial: Trial) -> None:
-        """Take in a trial, new or stored."""
+        """Add a trial, new or stored."""
         self.failures += trial.failures
         self.disruptions += trial.disruptions
         self.iterations += trial.max_iteration

@@ -41,7 +41,7 @@ class Starts:
         self._commands = commands
 
     def suggested(self, event: SuggestionReady) -> None:
-        """Take in the answer of a search algorithm that takes its time."""
+        """Handle the answer of a slow search algorithm."""
         self._state.search_progress.answer(event.created, finished=event.finished, failed=bool(event.error))
         self._algorithms.deliver_answer(event.created, event.error)
 

@@ -144,7 +144,7 @@ class TrialFiles:
             self._paths.pop(trial.trial_id, None)
 
     def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
+        """Write what is buffered to the operating system."""
         for trial_id in list(self._unopened):
             self._open_now(trial_id)
         self._dirty = {trial_id for trial_id in self._dirty if not self._flushed(trial_id, self._logs.get(trial_id))}
@@ -259,7 +259,7 @@ class TrialFiles:
 
 
 def plain_dirname(trainable_name: str, trial: Trial) -> str:
-    """Return the name of a trial's directory where nobody has chosen another."""
+    """Return the default name of a trial's directory."""
     return trial_dirname(trainable_name, trial.trial_id, trial.first_tag or trial.tag, trial.created_at)
 
 

@@ -22,7 +22,7 @@ KEY = "warmStart"
 """Of the stored document: the entries of the search's log, which experiments they are of, and why not of others."""
 
 MOST = 20
-"""Of so many earlier experiments an automatic warm start learns at most."""
+"""Maximum number of earlier experiments of an automatic warm start."""
 
 _LOOKED_AT = 200
 

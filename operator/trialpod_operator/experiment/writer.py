@@ -123,7 +123,7 @@ class WriterClaim:
             logger.info("%s/%s stays: %s", self._storage.uri, WRITER_KEY, error)
 
     def beat(self) -> bool:
-        """Count up; return False when somebody else has become the writer.
+        """Increment the count; return False when another process has become the writer.
 
         Raises:
             StorageError: the storage cannot be read or written.

@@ -117,7 +117,7 @@ class LocalBackend:
         return self.load(str(directory))
 
     def settle(self, request: ExperimentRequest, if_exists: str) -> bool:
-        """Decide what becomes of the experiment that is there already; return whether `run` resumes it.
+        """Decide what happens to an existing experiment; return whether `run` resumes it.
 
         Raises:
             ExperimentChangedError: it is another experiment.
@@ -194,12 +194,12 @@ class LocalBackend:
 
 
 def _shows_output() -> bool:
-    """Return whether what trials print is shown where nobody named trials to follow."""
+    """Return whether the output of trials is shown when no trials to follow are named."""
     return os.environ.get(variables.TRIAL_OUTPUT, "").strip() != "0"
 
 
 def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:
-    """Return the callbacks to tell, None when nobody wants to hear anything."""
+    """Return the callbacks to call, None when there are none."""
     callbacks: list[Callback] = [LogLinks(request.log_files)] if request.log_files is not None else []
     callbacks += request.callbacks
     if not callbacks and request.progress_reporter is None:

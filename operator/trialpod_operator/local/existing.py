@@ -29,7 +29,7 @@ RESUME, FRESH, ADD, ERROR = "resume", "fresh", "add", "error"
 
 
 class ExperimentChangedError(InvalidInputError):
-    """What is to run is not the experiment that is there.
+    """The experiment to run is not the existing one.
 
     Attributes:
         differences: what was changed.
@@ -47,7 +47,7 @@ def notify(message: str) -> None:
 
 @dataclass(frozen=True)
 class Existing:
-    """An experiment that is there already.
+    """An existing experiment.
 
     Attributes:
         directory: where it is.

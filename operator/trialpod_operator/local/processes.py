@@ -47,7 +47,7 @@ _GONE_WAIT_S = 5.0
 """How long the parent waits for a killed process to be gone."""
 
 _STARTS = 3
-"""So often in a row a fork server that has worked is started again when it dies before it is ready."""
+"""Maximum number of restarts in a row of a fork server that has worked and dies before it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +438,7 @@ _CRASHES = {
 
 
 def describe_exit(info: ExitInfo) -> AttemptEnd:
-    """Return the end of an attempt whose process is gone, with what to look at.
+    """Return the end of an attempt whose process is gone, with what to check.
 
     Only what happened to the process from outside, and is known to have, is no failure of the trial. The words are
     the same for all trials that ended alike, so that they can be counted together; the log is named beside them.

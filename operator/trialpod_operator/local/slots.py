@@ -67,7 +67,7 @@ class Machine:
         environ: Mapping[str, str] | None = None,
         root: Path = Path("/"),
     ) -> Machine:
-        """Look at this machine: affinity, cgroup limits (v1 and v2), physical memory, NVIDIA GPUs.
+        """Read from this machine: affinity, cgroup limits (v1 and v2), physical memory, NVIDIA GPUs.
 
         Args:
             cpus: what the user says instead (``--cpus``).

@@ -31,7 +31,7 @@ from trialpod_operator.local.slots import Slots, given
 BUDGET_DELAY_S = 1.0
 """How long an attempt may take to report once a budget of the experiment is used up, before it gets SIGTERM."""
 CLEANUP_GRACES = 2
-"""A trial that has reported its last result may continue for so many grace periods before it is asked to end."""
+"""Grace periods for which a trial may continue after its last result before it is asked to end."""
 RETURN_S = 0.5
 """Maximum time that work waits for a process that has ended its attempt; then another one is started for it."""
 IDLE_WORKER_S = 5.0

@@ -1,4 +1,4 @@
-"""Keeps what a trial writes into its directory besides checkpoints, where checkpoints go to a storage elsewhere.
+"""Keeps the other files that a trial writes into its directory, when checkpoints are stored elsewhere.
 
 Files are copied after each checkpoint, from time to time, and once more at the end of the attempt; only those that
 have changed since. What the experiment writes itself is left out: it is copied by who runs the experiment.

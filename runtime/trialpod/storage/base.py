@@ -43,11 +43,11 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageDeniedError(StorageUnavailableError):
-    """The storage knows who asks and does not let them: until somebody gives them the right."""
+    """The storage knows the caller and denies access until somebody grants the right."""
 
 
 class StorageCredentialsError(StorageUnavailableError):
-    """The storage refuses the keys: until somebody gives others."""
+    """The storage refuses the keys until somebody sets others."""
 
 
 class Storage(Protocol):

@@ -241,7 +241,7 @@ class DirectoryStorage(Storage):
             raise storage_error(error, "cannot list", start) from error
 
     def delete(self, key: str) -> None:
-        """Remove the file, if it is there."""
+        """Remove the file, if it exists."""
         path = self._path(key)
         try:
             os.unlink(path)

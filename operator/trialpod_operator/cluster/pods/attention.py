@@ -24,7 +24,7 @@ REMOVAL_S_PER_ATTEMPT = 0.0004
 
 
 class Attention:
-    """What to look at.
+    """Which attempts a pass visits.
 
     Attributes:
         noted: ids of trials that something happened to since the last pass.
@@ -43,7 +43,7 @@ class Attention:
         self.sweep_by(now + max(REMOVAL_S, attempts * REMOVAL_S_PER_ATTEMPT))
 
     def sweep_by(self, at: float) -> None:
-        """Look at all attempts by that time, in seconds since the epoch."""
+        """Visit all attempts by that time, in seconds since the epoch."""
         self._sweep_at = min(self._sweep_at, at)
 
     @property

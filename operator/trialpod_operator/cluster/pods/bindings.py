@@ -153,7 +153,7 @@ class PodBindings:
     # -- for the experiment's controller --
 
     async def close(self) -> None:
-        """End what is done beside the passes."""
+        """End the background work."""
         await self._collector.close()
 
     @property
@@ -183,7 +183,7 @@ class PodBindings:
         return self._pods.changed
 
     def trial_changed(self, trial_id: str) -> None:
-        """A TuneTrial was edited or deleted by somebody."""
+        """A TuneTrial was edited or deleted by another client."""
         self._pods.changed.add(trial_id)
         self._pods.attention.note(trial_id)
 
@@ -213,7 +213,7 @@ class PodBindings:
         return self._diagnostics.waits(now)
 
     def perform(self, action: Action) -> None:
-        """Take in a committed action."""
+        """Handle a committed action."""
         match action:
             case TrialCreated(trial=trial):
                 self._pods.changed.add(trial.trial_id)
@@ -240,7 +240,7 @@ class PodBindings:
         )
 
     def pod_of(self, trial: Trial) -> Object | None:
-        """Return the pod of a trial's latest attempt, if it is there."""
+        """Return the pod of a trial's latest attempt, if it exists."""
         binding = self._pods.bindings.get(trial.trial_id)
         if binding is not None:
             return self._pods.own_pod(binding)

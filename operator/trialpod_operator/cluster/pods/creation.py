@@ -104,7 +104,7 @@ class PodCreation:
         return sorted(missing, key=lambda trial: trial.trial_id)
 
     async def _create(self, binding: PodBinding) -> bool:
-        """Make the pod of an attempt; return whether it is there."""
+        """Create the pod of an attempt; return whether it exists."""
         if self._pods.bindings.get(binding.trial.trial_id) is not binding:
             return True
         if binding.recreated:

@@ -116,7 +116,7 @@ class AttemptEndings:
         self._on_ending = on_ending
 
     def note(self, now: float, bindings: Iterable[PodBinding]) -> None:
-        """Take in what the watches have shown of the pods of these attempts."""
+        """Update what is known from the watched pods of these attempts."""
         for binding in bindings:
             ended = self.note_group(binding, now)
             if ended is not None:
@@ -143,7 +143,7 @@ class AttemptEndings:
                     self._ended(binding, ending)
 
     def note_group(self, binding: PodBinding, now: float) -> Termination | None:
-        """Look at the workers of a binding; return how a group has ended that had not begun.
+        """Check the workers of a binding; return how a group has ended that had not begun.
 
         A worker's failure is journaled when it is first seen: no completion that comes later can hide it. It is
         confirmed, and counts, when no other pod of the group was found lost.

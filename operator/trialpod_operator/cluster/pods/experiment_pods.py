@@ -1,4 +1,4 @@
-"""What the parts that look after the pods of one experiment share.
+"""What the parts that handle the pods of one experiment share.
 
 Invariant: owned by the event loop. `PodBindings` alone adds to `bindings` and takes out of it.
 """
@@ -23,7 +23,7 @@ from trialpod_operator.experiment.durable import DurableExperiment
 
 @dataclass(eq=False)
 class ExperimentPods:
-    """One experiment's attempts, and all that is needed to look after their pods.
+    """One experiment's attempts, and all that is needed to handle their pods.
 
     Attributes:
         key: "namespace/name".
@@ -91,5 +91,5 @@ class ExperimentPods:
         return list(self.starting.values())
 
     def own_pod(self, binding: PodBinding) -> Object | None:
-        """Return that pod, if it is there."""
+        """Return that pod, if it exists."""
         return self.cache.pod(self.key, self.pod_name(binding))

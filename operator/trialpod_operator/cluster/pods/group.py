@@ -107,7 +107,7 @@ class Group:
                 self._begun.remove(future)
 
     def release(self) -> None:
-        """Let those who wait look again."""
+        """Wake those who wait, to check again."""
         for future in self._begun:
             if not future.done():
                 future.set_result(None)
@@ -116,7 +116,7 @@ class Group:
     # -- the end --
 
     def note(self, evidence: list[Termination], now: float) -> None:
-        """Take in how workers have ended. A disruption goes before a failure, else the first one stays."""
+        """Record how workers have ended. A disruption takes precedence over a failure, else the first end counts."""
         for ending in evidence:
             if ending.counts_as_failure:
                 self.failed_at = self.failed_at or now
@@ -190,7 +190,7 @@ def failure_of(end: AttemptEnd) -> Termination:
 
 
 def deleted_worker(rank: int, reason: str) -> Termination:
-    """Return the end of a group of which somebody takes a worker away."""
+    """Return the end of a group of which a worker's pod is being removed."""
     return Termination(
         kind="disruption",
         cause="preempted",

@@ -87,7 +87,7 @@ class GroupWork:
         return {self.name_of(binding, member.rank) for member in binding.group.members}
 
     def pod(self, binding: PodBinding, rank: int) -> Object | None:
-        """Return a pod of the group, if it is there."""
+        """Return a pod of the group, if it exists."""
         return self._cache.pod(self._key, self.name_of(binding, rank))
 
     def address(self, binding: PodBinding) -> str:
@@ -98,7 +98,7 @@ class GroupWork:
     # -- the start --
 
     def is_complete(self, binding: PodBinding) -> bool:
-        """Return whether all pods of a group have asked for their work, and are there still."""
+        """Return whether all pods of a group have requested their assignment, and still exist."""
         group = _group(binding)
         return (
             len(self._ready(binding)) == group.size and bool(self.address(binding)) and group.head_request is not None
@@ -147,7 +147,7 @@ class GroupWork:
         member.uid, member.created_at = uid, self._clock()
 
     def wait_reason(self, binding: PodBinding, now: float) -> PendingReason | None:
-        """Return why a group has not begun, None when all goes its usual way or there is no group."""
+        """Return why a group has not started; None when nothing is wrong, or there is no group."""
         if binding.group is None or binding.assigned:
             return None
         for member in binding.group.members:
@@ -178,7 +178,7 @@ class GroupWork:
     # -- the end --
 
     def note(self, binding: PodBinding, now: float) -> Termination | None:
-        """Look at the workers; return how a group has ended that had not begun."""
+        """Check the workers; return how a group has ended that had not begun."""
         group = binding.group
         if group is None:
             return None

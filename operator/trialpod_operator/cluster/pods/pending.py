@@ -36,7 +36,7 @@ PATIENCE_S = 30.0
 """How long the usual steps of a start (containers being created, init containers) are not worth a word."""
 
 UNNOTICED_S = 10.0
-"""How long a scheduler may take to look at a pod."""
+"""Maximum time that a scheduler takes to handle a pod."""
 
 QUEUE_LABEL = queues.QUEUE_LABEL
 
@@ -59,7 +59,7 @@ _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 def pending_reason(pod: Pod, now: float, *, event: str = "") -> PendingReason | None:
-    """Return why the trial's container does not run yet; None when it runs or ran, or all goes its usual way.
+    """Return why the trial's container does not run yet; None when it runs or ran, or nothing is wrong.
 
     Args:
         pod: the pod.

@@ -33,7 +33,7 @@ def queue_of(item: Object) -> str:
 
 
 def is_held(pod: Pod) -> bool:
-    """Return whether Kueue, and nobody else, keeps a pod from being scheduled."""
+    """Return whether only Kueue keeps a pod from being scheduled."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return bool(gates) and {str(gate.get("name")) for gate in gates} <= GATES
 
@@ -143,10 +143,10 @@ def _quotas(cluster: Object) -> dict[tuple[str, str], str]:
 # pending pod costs the scheduler and the pods behind it in a queue.
 
 AHEAD = 16
-"""So many more attempts than have a place are started."""
+"""Number of attempts that are started in addition to those that have a node."""
 
 IN_QUEUE = 4
-"""So many while some wait in a queue."""
+"""The same, while some wait in a queue."""
 
 WAITS_AFTER_S = 5.0
 """Time after which a pod that its queue has not admitted counts as pending."""

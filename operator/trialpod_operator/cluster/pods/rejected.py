@@ -31,7 +31,7 @@ _TEMPORARY = {
     Reason.OPERATOR_UNAUTHORIZED,
     Reason.QUOTA_EXCEEDED,
 }
-"""What may go by itself; everything else needs help."""
+"""Refusals that may end without help; all others need it."""
 
 
 def rejection_reason(

@@ -23,7 +23,7 @@ from trialpod_operator.engine.trial import Trial
 Amounts = dict[str, float]
 
 MOST_RESOURCES = 16
-"""So many different resources of a pod are distinguished, the first ones by name."""
+"""Maximum number of resources of a pod that are distinguished, the first ones by name."""
 
 
 def pod_resources(pod: Mapping[str, Any]) -> Amounts:

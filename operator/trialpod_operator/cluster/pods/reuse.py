@@ -81,7 +81,7 @@ class Reuse:
         self._idle: dict[PodKey, _Idle] = {}
 
     def adopt(self, bindings: Collection[PodBinding]) -> None:
-        """Take in the pods that had no attempt when the operator started."""
+        """Add the pods that had no attempt when the operator started."""
         taken = {binding.pod_key for binding in bindings}
         for pod in self._cache.pods(self._key):
             which = pod_key(pod)
