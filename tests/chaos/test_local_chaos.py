@@ -131,7 +131,7 @@ class TestATrialMayHaveWaited:
             durable[1],
         )
 
-    def test_when_how_far_it_came_may_not_have_been_heard_of(self) -> None:
+    def test_when_its_progress_may_not_be_known(self) -> None:
         assert self.waited(report(1), report(2, attempt=2))
 
     def test_when_two_attempts_in_a_row_left_no_word(self) -> None:

@@ -198,7 +198,7 @@ def test_a_check_from_inside_and_outside(desk: Desk, namespace: Cluster) -> None
     assert "WRONG  pod" in desk.trialpod("check", *storage, "--secret", "minio", *image, status=1)
 
 
-def test_somebody_without_rights_is_told_which(desk: Desk, namespace: Cluster) -> None:
+def test_missing_rights_are_named(desk: Desk, namespace: Cluster) -> None:
     namespace.kubectl("create", "serviceaccount", "visitor")
     token = namespace.kubectl("create", "token", "visitor").strip()
     config = yaml.safe_load(layout.KUBECONFIG.read_text())

@@ -228,7 +228,13 @@ BODY = msgspec.msgpack.encode({"trial_id": "x", "attempt": 1})
     ("path", "body", "status", "words"),
     [
         pytest.param("/v1/other/report", BODY, 404, "there is no experiment 'other'", id="unknown experiment"),
-        pytest.param("/v9/contract/report", BODY, 404, "version v9 of the report protocol is not supported", id="newer protocol"),
+        pytest.param(
+            "/v9/contract/report",
+            BODY,
+            404,
+            "version v9 of the report protocol is not supported",
+            id="newer protocol",
+        ),
         pytest.param("/v1/contract/delete", BODY, 404, "unknown path", id="unknown call"),
         pytest.param("/v1/contract/report", b"\xc1", 400, "cannot be read", id="no MessagePack"),
         pytest.param("/v1/contract/report", msgspec.msgpack.encode([1]), 400, "cannot be read", id="wrong type"),
@@ -250,7 +256,7 @@ def test_a_result_that_is_no_map_is_refused_and_changes_nothing(tmp_path: Path) 
     assert operator.trial.current.received == 0
 
 
-def test_an_attempt_that_was_replaced_is_told_so(tmp_path: Path) -> None:
+def test_a_replaced_attempt_is_answered_superseded(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     operator.host.apply(Recovered(live=[]))  # its process was taken for dead, and the next attempt started
     status, answer = say(operator, report_of(operator, results=[{"value": 1.0}]))

@@ -372,7 +372,7 @@ def test_a_pod_of_another_namespace_learns_nothing(world: World, experiment: str
             link.wait_decision()
 
 
-def test_who_sends_no_token_is_told_so(world: World) -> None:
+def test_a_call_without_a_token_is_refused(world: World) -> None:
     connection = Connection(world.address, ca_file=str(world.ca_file))
     status, body = connection.post("/v1/team/digits/report", b"\x80")
     connection.close()
@@ -450,7 +450,7 @@ def test_a_report_over_the_limit_ends_with_the_servers_words(tmp_path: Path) -> 
     assert world.naps == []
 
 
-def test_a_pod_that_calls_too_often_waits_as_long_as_it_is_told(tmp_path: Path) -> None:
+def test_a_pod_that_calls_too_often_waits_for_retry_after(tmp_path: Path) -> None:
     with (
         opened(tmp_path, rate=Rate(per_s=0.25, burst=2.0)) as world,
         connected(world, world.api.issue("one")) as client,

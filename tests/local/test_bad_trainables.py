@@ -252,7 +252,7 @@ def test_every_other_trial_continues_and_the_exit_status_is_1(bad: BadRun) -> No
 
 
 @pytest.mark.parametrize("kind", SAID)
-def test_a_bad_trial_is_told_in_words_that_help(bad: BadRun, kind: str) -> None:
+def test_a_bad_trial_is_reported_in_words_that_help(bad: BadRun, kind: str) -> None:
     trial, said = bad.trials[kind], SAID[kind]
     assert trial["status"] == ("ERROR" if said else "TERMINATED"), trial
     assert said in trial["error"]

@@ -377,7 +377,7 @@ def test_an_error_of_a_script_is_shown_from_the_script_on(shell: Shell) -> None:
     assert "trialpod_operator" not in done.stderr
 
 
-def test_a_script_without_a_tuner_is_told_so(shell: Shell) -> None:
+def test_a_script_without_a_tuner_is_reported(shell: Shell) -> None:
     shell.write("script.py", "print('hello')\n")
     done = shell.run("run", "script.py")
     assert done.stdout == "hello\n"

@@ -206,7 +206,7 @@ class TestStrangers:
 
 
 class TestDamage:
-    def test_a_damaged_journal_is_told_as_fsck_does(self, browser: Any, tmp_path: Path) -> None:
+    def test_a_damaged_journal_is_reported_as_fsck_does(self, browser: Any, tmp_path: Path) -> None:
         folder = tmp_path / "broken"
         GrownExperiment(folder, 6).close()
         space = {"lr": {"loguniform": [1e-5, 0.1]}}  # known although no trial can be read
@@ -220,7 +220,7 @@ class TestDamage:
         assert said[0] in words
         assert f"trialpod fsck {folder}" in words
 
-    def test_a_folder_that_is_no_experiment_is_told(self, browser: Any, tmp_path: Path) -> None:
+    def test_a_folder_that_is_no_experiment_is_reported(self, browser: Any, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "half" / ".trialpod").mkdir(parents=True)
         (tmp_path / "half" / ".trialpod" / "experiment.json").write_text("{")
@@ -229,7 +229,7 @@ class TestDamage:
         assert "trialpod fsck" in words
         assert "trialpod run" in self.shown(browser, ServedPage(tmp_path / "empty"), "main .empty")
 
-    def test_a_bucket_that_refuses_is_told(self, browser: Any) -> None:
+    def test_a_bucket_that_refuses_is_reported(self, browser: Any) -> None:
         refusal = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
         bucket = Answers((403, "application/xml", refusal))
         environment = {

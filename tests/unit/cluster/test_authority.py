@@ -94,7 +94,7 @@ def test_every_certificate_in_ten_years_is_in_the_bundle() -> None:
     virtual_time.run(test)
 
 
-def test_a_secret_that_may_not_be_written_is_told() -> None:
+def test_a_secret_that_may_not_be_written_is_reported() -> None:
     async def test() -> None:
         own, kube = authority(FakeApi(), Clock())
         kube.faults.append(

@@ -64,7 +64,7 @@ def test_useful_hours_are_in_the_status(play: Play) -> None:
     play(scenario)
 
 
-def test_what_failures_and_disruptions_cost_is_told_apart(play: Play) -> None:
+def test_what_failures_and_disruptions_cost_is_distinguished(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.step_s = 20, 5.0
         world.pods.behaviour.fails_at = {("00001", 7): 1}

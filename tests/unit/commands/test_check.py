@@ -121,7 +121,7 @@ def test_a_cluster_that_does_not_answer_ends_the_check(server: ApiServer, trialp
     assert "cannot be reached" in trialpod("check", status=1)
 
 
-def test_two_operators_for_one_namespace_are_told(server: ApiServer, trialpod: Run) -> None:
+def test_two_operators_for_one_namespace_are_reported(server: ApiServer, trialpod: Run) -> None:
     other = operator_pod()
     other["metadata"]["namespace"] = "team"
     server.routes["GET", "/api/v1/pods"] = {"items": [operator_pod(), other]}
@@ -439,7 +439,7 @@ def manifest_in(folder: Path, queue: str = "", **storage: Any) -> str:
     return str(file)
 
 
-def test_the_queues_of_the_namespace_are_told(server: ApiServer, trialpod: Run) -> None:
+def test_the_queues_of_the_namespace_are_reported(server: ApiServer, trialpod: Run) -> None:
     server.routes["GET", QUEUES] = NO_KUEUE
     older = QUEUES.replace("v1beta2", "v1beta1")
     server.routes["GET", older] = {"items": [local_queue("gpus"), local_queue("old", "False", "it is stopped")]}
@@ -493,7 +493,7 @@ def test_short_lived_keys_are_not_tested_with_a_secret(storage: Json, told: str,
     assert not probe_of(options, spec, facts, "nvidia.com/gpu").scoped
 
 
-def test_what_covers_a_storage_that_is_not_tried_is_told(server: ApiServer) -> None:
+def test_what_covers_a_storage_that_is_not_tried_is_reported(server: ApiServer) -> None:
     told = {"time": 1_800_000_001.0, "release": "0.1.0", "python": "3.11.9"}
     found = inside(server, "Succeeded", log=f"trialpod-check {json.dumps(told)}\n", scoped=True)
     (line,) = [each for each in found if each.name == "storage"]

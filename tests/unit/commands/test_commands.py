@@ -313,7 +313,7 @@ def test_a_trial_that_is_not_there_comes_with_those_that_are(server: ApiServer, 
     assert "did you mean climb?" in trialpod("logs", "clim", status=2)
 
 
-def test_why_there_is_no_output_yet_is_told(server: ApiServer, trialpod: Run) -> None:
+def test_why_there_is_no_output_yet_is_reported(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", climbing())
     why = {"reason": "Unschedulable", "message": "not enough cpu"}
     server.put("tunetrials", trial_object("climb", 3, "RUNNING", waiting=why))
@@ -482,7 +482,9 @@ def test_results_by_name_use_the_cluster_without_storage(server: ApiServer, tria
     assert "choose one" in trialpod("results", "climb", "--json", "-o", "csv", status=2)
 
 
-def test_a_name_that_is_nowhere_is_told_so(server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_nowhere_is_reported(
+    server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.put("tuneexperiments", climbing())
     assert "did you mean climb?" in trialpod("results", "clim", status=2)
     monkeypatch.setenv("KUBECONFIG", "/nowhere")

@@ -67,7 +67,7 @@ def test_stop_is_explained_after_journal_compaction(
     assert "stopped at iteration 1: async_hyperband: score=1 at training_iteration 1 is below the cutoff 5" in told
 
 
-def test_disruptions_and_failures_are_told_in_order(
+def test_disruptions_and_failures_are_reported_in_order(
     experiment: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, (_, _, broken) = experiment

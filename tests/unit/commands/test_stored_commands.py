@@ -106,7 +106,7 @@ def test_what_is_stored_is_examined_by_the_name_of_an_experiment(trialpod: Run, 
 @pytest.mark.parametrize(
     "command", [["checkpoints"], ["explain", "1"], ["fsck"], ["results"], ["best"], ["download"]]
 )
-def test_a_name_is_told_from_a_place_in_the_same_way_by_all(
+def test_all_distinguish_names_from_folders_in_the_same_way(
     server: ApiServer, trialpod: Run, trials: list[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     def asked(place: str, *more: str) -> str:
@@ -133,9 +133,7 @@ def test_a_trial_of_a_folder_is_named_by_its_own_folder(trialpod: Run, trials: l
     assert "give that of the trial" in trialpod("checkpoints", "bucket/climb", "--trial", "1", status=2)
 
 
-def test_a_trial_that_has_nothing_in_the_storage_is_told_so(
-    server: ApiServer, trialpod: Run, trials: list[str]
-) -> None:
+def test_a_trial_with_nothing_in_the_storage_is_reported(server: ApiServer, trialpod: Run, trials: list[str]) -> None:
     server.put("tunetrials", trial_object("climb", 7, "PENDING"))
     text = trialpod("checkpoints", "climb", "--trial", "7", status=2)
     assert "climb-d75de-00007 has nothing in the storage yet" in text

@@ -207,7 +207,7 @@ class TestSmallParts:
         with pytest.raises(TypeError):
             read('{"cores": 2}')
 
-    def test_numbers_are_told_from_none(self) -> None:
+    def test_numbers_are_distinguished_from_none(self) -> None:
         np = pytest.importorskip("numpy")
         util = importlib.import_module("ray.tune.utils.util")
         assert [util.is_nan(v) for v in (float("nan"), np.float32("nan"), 1.0, "x", None)] == [True] * 2 + [False] * 3

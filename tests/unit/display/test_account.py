@@ -23,7 +23,7 @@ def test_trials_and_gpus_of_all_kinds_have_a_line_each() -> None:
     assert gpus == "GPU time: 4 h 00 min (75% useful, 25% lost to interruptions)"
 
 
-def test_nothing_taken_is_nothing_told() -> None:
+def test_nothing_used_is_nothing_reported() -> None:
     assert account_text({}) == account_text({"trial": hours()}) == ""
     assert not is_notable({})
 

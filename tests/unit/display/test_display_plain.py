@@ -31,7 +31,7 @@ def out() -> io.StringIO:
     return io.StringIO()
 
 
-def test_a_run_is_told_in_one_line_per_change(clock: Clock, out: io.StringIO) -> None:
+def test_a_run_is_reported_in_one_line_per_change(clock: Clock, out: io.StringIO) -> None:
     display = PlainDisplay(out, now=clock)
     display.start(experiment([], counts={"PENDING": 20}, results=0, time_budget_s=600.0))
     first = trial(0, "RUNNING", iteration=0, value=None, checkpoint=None)

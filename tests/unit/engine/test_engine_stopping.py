@@ -229,7 +229,7 @@ def test_three_trials_without_the_metric_end_the_experiment() -> None:
     assert shell.status() == ["ERROR"] * 3
 
 
-def test_a_number_without_a_name_is_told_how_to_be_reported() -> None:
+def test_a_number_without_a_name_gets_a_remedy() -> None:
     shell = Shell(1)
     shell.results("t0", {"training_iteration": 1, "_metric": 1.0})
     (warning,) = kinds(shell.actions, Warned)

@@ -15,7 +15,7 @@ ASHA = {
 }  # fmt: skip
 
 
-def test_a_decision_is_told_with_its_evidence() -> None:
+def test_a_decision_is_reported_with_its_evidence() -> None:
     told = sentence(Decision(0.0, "stop", 1, 3, ASHA))
     assert told == (
         "stopped at iteration 3: async_hyperband: loss=0.9123 at training_iteration 3 is above the cutoff 0.5 of "

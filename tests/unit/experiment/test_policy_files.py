@@ -37,7 +37,7 @@ def test_the_files_follow_the_history(tmp_path: Path) -> None:
     assert warnings == []
 
 
-def test_what_cannot_be_written_is_told_once_and_retried(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported_once_and_retried(tmp_path: Path) -> None:
     scheduler, warnings = Log(), list[str]()
     folder = tmp_path / "gone"
     files = PolicyFiles(folder, scheduler, warnings.append)

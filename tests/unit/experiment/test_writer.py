@@ -51,7 +51,7 @@ def test_one_that_released_is_followed_at_once(storage: DirectoryStorage) -> Non
     claim(storage, elsewhere("b")).acquire(never)
 
 
-def test_live_local_process_is_told_from_a_dead_one_at_once(storage: DirectoryStorage) -> None:
+def test_a_live_local_process_is_distinguished_from_a_dead_one(storage: DirectoryStorage) -> None:
     claim(storage).acquire(never)
     with pytest.raises(ExperimentLockedError, match=f"process {os.getpid()} on .* is running this experiment"):
         claim(storage).acquire(never)

@@ -146,7 +146,9 @@ def test_large_parameters_are_stored_once_in_the_bucket(
     assert not (tmp_path / "work" / "climb").exists()
 
 
-def test_progress_is_told_from_the_status_and_the_trials(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_reported_from_the_status_and_the_trials(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     def trials(number: int, state: str, **status: Any) -> None:
         world.server.put("tunetrials", trial_object("climb", number, state, nodeName="a", **status))
 
@@ -177,7 +179,7 @@ def test_progress_is_told_from_the_status_and_the_trials(world: World, capsys: p
     assert "results: s3://tune/runs/climb" in shown
 
 
-def test_why_nothing_runs_is_told_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_nothing_runs_is_reported_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def waiting(nodes: int) -> Json:
         return {"conditions": [condition_of("Ready", "False", "Unschedulable", f"not enough cpu on {nodes} nodes")]}
 
@@ -189,7 +191,7 @@ def test_why_nothing_runs_is_told_once(world: World, capsys: pytest.CaptureFixtu
     assert "Unschedulable: not enough cpu" in shown
 
 
-def test_an_operator_that_never_looks_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_operator_that_never_looks_is_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     done: Json = {"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}
     world.statuses = [*[{"observedGeneration": -1}] * 60, done]
     world.tuner().fit()

@@ -54,7 +54,7 @@ def test_a_missing_right_names_the_verb_and_the_test(server: ApiServer, api: Exp
     assert api.events("digits") == []
 
 
-def test_credentials_that_have_expired_are_told(server: ApiServer, api: Experiments) -> None:
+def test_credentials_that_have_expired_are_reported(server: ApiServer, api: Experiments) -> None:
     server.refuse = {"code": 401, "reason": "Unauthorized", "message": "Unauthorized"}
     with pytest.raises(InvalidInputError, match="log in again"):
         api.get("digits")

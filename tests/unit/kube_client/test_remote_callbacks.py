@@ -99,7 +99,7 @@ def test_results_come_once_between_start_and_end(world: World) -> None:
     assert world.notes.found.count("end") == 1
 
 
-def test_setbacks_checkpoints_and_failures_are_told(world: World) -> None:
+def test_setbacks_checkpoints_and_failures_are_reported(world: World) -> None:
     world.look(world.trial(0, "RUNNING", iteration=0))
     saved = {"name": "checkpoint_000004", "iteration": 2}
     assert world.look(world.trial(0, "RUNNING", iteration=0, checkpoint=saved)) == ["checkpoint d75de_00000"]

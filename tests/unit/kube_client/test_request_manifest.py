@@ -269,7 +269,7 @@ def test_what_cannot_be_said_is_refused_with_the_arguments_name(changes: dict[st
         spec(**changes)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(InvalidInputError, match="nothing was started") as caught:
         spec(callbacks=[FileLoggers()], name="A_B", storage_uri="", stop=[lambda trial_id, result: True])
     assert str(caught.value).count("\n  - ") == 4
@@ -422,14 +422,14 @@ class TestCommands:
         assert said["metricsFrom"] == {"intervalSeconds": 3}
         assert said["checkpointFolder"] == {"settleSeconds": 1}
 
-    def test_a_name_of_its_own_is_told_to_be_of_no_use(self) -> None:
+    def test_a_name_without_effect_is_warned_of(self) -> None:
         command = tune.Command(["bash", "train.sh", "{lr}"], name="digits")
         (said,) = ignored(request(command=command.command_spec, trainable_name="digits"))
         assert "Command(name=...)" in said
         assert ignored(request(command=command.command_spec, trainable_name="train")) == []
 
 
-def test_what_changes_no_result_is_ignored_and_told() -> None:
+def test_what_changes_no_result_is_ignored_and_reported() -> None:
     """Scripts that were written for a machine run without a change."""
     asked = request(
         trial_name=lambda _id, _tag, _name: "x",

@@ -17,7 +17,7 @@ class TestLoading:
         monkeypatch.setattr(loading, "FIRST_S", 0.001)
         monkeypatch.setattr(loading, "INTERVAL_S", 0.001)
 
-    def test_a_long_import_is_told_with_its_time(self) -> None:
+    def test_a_long_import_is_reported_with_its_time(self) -> None:
         told: list[Event] = []
         time = 0.0
         messages: list[str] = []

@@ -104,7 +104,7 @@ def test_what_can_never_fit_is_an_error_with_a_remedy(request_: dict[str, float]
         ({"gpu": 3}, "ask for less with tune.with_resources(trainable, {'gpu': 2})"),
     ],
 )
-def test_scripts_are_told_the_remedy_in_python(request_: dict[str, float], says: str) -> None:
+def test_scripts_get_the_remedy_in_python(request_: dict[str, float], says: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         Slots(LAPTOP, environ={}, vocabulary=SCRIPT).check(request_)
     assert says in str(refused.value)

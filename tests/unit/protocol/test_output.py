@@ -45,7 +45,7 @@ def _rest(log: str, printed: str) -> str:
     return not_in(log.encode(), printed.encode()).decode()
 
 
-def test_lines_are_told_apart_as_they_come() -> None:
+def test_lines_are_distinguished_as_they_come() -> None:
     lines = OUTPUT.encode().splitlines(keepends=True)
     assert b"".join(lines_of(lines, "b_2", "a_1")).decode() == ("trialpod: trial b_2 attempt 1\n\n\ntwo, unended\n")
     assert b"".join(lines_of(lines, "a_1", "a_1")).decode() == (

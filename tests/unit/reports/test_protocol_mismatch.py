@@ -13,14 +13,14 @@ class TestProtocolMismatch:
         assert protocol_mismatch(runner()) is None
         assert protocol_mismatch(runner(3), 3) is None
 
-    def test_older_runner_is_told_what_to_install(self) -> None:
+    def test_older_runner_learns_what_to_install(self) -> None:
         assert protocol_mismatch(runner(1, "0.1.0"), 2, "0.5.0") == (
             "the trial's image has trialpod 0.1.0, which speaks version 1 of the report protocol; the operator is "
             'trialpod 0.5.0 and speaks version 2. In the image run: pip install "trialpod==0.5.0", and name the new '
             "image in spec.image"
         )
 
-    def test_newer_runner_is_told_to_upgrade_the_operator(self) -> None:
+    def test_newer_runner_learns_to_upgrade_the_operator(self) -> None:
         found = protocol_mismatch(runner(4, "0.9.0"), 2, "0.5.0")
         assert found is not None
         assert "helm upgrade trialpod charts/trialpod" in found

@@ -105,7 +105,7 @@ def test_the_lifetime_is_the_servers(server: Server, expiration: str) -> None:
         (ConnectionRefusedError("refused"), StorageUnavailableError, None),
     ],
 )
-def test_what_time_heals_is_told_from_what_it_does_not(
+def test_temporary_errors_are_distinguished_from_lasting_ones(
     server: Server, answer: Answer | OSError, kind: type[StorageError], code: str | None
 ) -> None:
     server.answer = answer

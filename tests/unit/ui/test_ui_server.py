@@ -154,7 +154,7 @@ class TestRoutes:
     def test_no_path_leads_out(self, client: TestClient, path: str) -> None:
         assert client.get(path).status_code == 404
 
-    def test_a_folder_that_is_none_is_told(self, client: TestClient, sample: SampleExperiment) -> None:
+    def test_a_folder_that_is_none_is_reported(self, client: TestClient, sample: SampleExperiment) -> None:
         (sample.folder.parent / "no-experiment").mkdir()
         broken = sample.folder.parent / "broken" / ".trialpod"
         broken.mkdir(parents=True)

@@ -112,7 +112,7 @@ class TestBucket:
         model.refresh()
         assert model.header()["stale_since"] is None
 
-    def test_a_bucket_that_refuses_is_told(self, copied: Copied) -> None:
+    def test_a_bucket_that_refuses_is_reported(self, copied: Copied) -> None:
         def refuse(_name: str, _key: str) -> None:
             raise StorageDeniedError("s3://bucket/e: access denied (403); the keys may not list the bucket")
 

@@ -336,7 +336,7 @@ class TestHeader:
 
 
 class TestDamage:
-    def test_a_damaged_journal_is_told_as_fsck_does(self, sample: SampleExperiment) -> None:
+    def test_a_damaged_journal_is_reported_as_fsck_does(self, sample: SampleExperiment) -> None:
         for score in range(5):
             sample.report(sample.trials[0], float(score))
         sample.close()

@@ -271,7 +271,7 @@ def test_vanished_worker_explains_failure_of_another(play: Play, hangs: float) -
     play(scenario)
 
 
-def test_what_a_worker_died_of_is_told(play: Play) -> None:
+def test_what_a_worker_died_of_is_reported(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply(numSamples=1, **WORKERS)

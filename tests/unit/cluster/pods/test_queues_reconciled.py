@@ -46,7 +46,7 @@ def test_queued_trials_wait_a_few_at_a_time_and_all_finish(play: Play) -> None:
     play(scenario)
 
 
-def test_what_kueue_says_of_the_first_in_line_is_told_of_all(play: Play) -> None:
+def test_what_kueue_says_of_the_first_in_line_is_reported_of_all(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.room = 1
         world.pods.behaviour.steps = 60

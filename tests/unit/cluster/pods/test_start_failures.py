@@ -48,7 +48,7 @@ class TestInitContainers:
 
         play(scenario)
 
-    def test_sidecar_that_failed_before_is_told(self, play: Play) -> None:
+    def test_sidecar_that_failed_before_is_reported(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             await world.apply(numSamples=1)
             await world.until_running()

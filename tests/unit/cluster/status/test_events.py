@@ -63,7 +63,7 @@ def test_a_bad_end_is_one_warning() -> None:
     assert story.next() == []
 
 
-def test_waiting_and_stalling_are_told_once_per_reason() -> None:
+def test_waiting_and_stalling_are_reported_once_per_reason() -> None:
     story = _Story(Run(2))
     story.next()
     waiting = status_models.Waiting(reason="Queued", message="a", count=2)
@@ -75,7 +75,7 @@ def test_waiting_and_stalling_are_told_once_per_reason() -> None:
     assert story.next() == []
 
 
-def test_failed_trials_are_told_up_to_a_number() -> None:
+def test_failed_trials_are_reported_up_to_a_number() -> None:
     chosen = TrialEvents()
     told = [chosen.failed(f"t{index}", "same") for index in range(50)]
     assert sum(event is not None for event in told) == MAX_TRIAL_FAILURES

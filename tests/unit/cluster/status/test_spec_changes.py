@@ -38,7 +38,7 @@ def test_operators_status_writes_are_no_spec_change() -> None:
     )
 
 
-def test_changes_are_told_from_what_to_what() -> None:
+def test_changes_are_reported_with_old_and_new_values() -> None:
     new = msgspec.structs.replace(OLD, num_samples=9, max_gpu_hours=2.5, fail_fast=True)
     found = item(("argocd-controller", "2026-11-21T10:05:00Z", {"f:numSamples": {}}))
     assert changes(found, OLD, new, False, True) == (

@@ -165,7 +165,7 @@ def test_a_decision_carries_its_evidence_and_keeps_its_time() -> None:
     assert after["message"] == "stopped: asked for by the user"
 
 
-def test_a_decision_is_told_in_the_words_of_trialpod_explain() -> None:
+def test_a_decision_is_explained_as_by_trialpod_explain() -> None:
     run = Run(1)
     run.result(0, 0.5)
     run.apply(events.StopRequested(trial_id=run.trial(0).trial_id))

@@ -60,7 +60,7 @@ def test_so_many_trials_are_unfinished_and_no_more() -> None:
     assert search.next_suggestion() is not None
 
 
-def test_a_batch_is_told_as_a_whole() -> None:
+def test_a_batch_is_reported_as_a_whole() -> None:
     limiter = ConcurrencyLimiter(OptunaSearch(), max_concurrent=2, batch=True)
     search = _search(limiter)
     ids = [search.next_suggestion().trial_id for _ in range(2)]

@@ -73,7 +73,7 @@ def test_functions_and_constants_are_filled_in() -> None:
     assert flat.build({"x": 0.25}, random.Random(0))[0] == {"x": 0.25, "twice": 0.5, "deep": [1, {"k": "v"}]}
 
 
-def test_options_of_different_types_are_told_apart() -> None:
+def test_options_of_different_types_are_distinguished() -> None:
     flat = FlatSpace({"a": tune.choice([1, True, 1.0, "1", (1, 2)])}, "the test")
     assert [flat.encode({"a": value})["a"] for value in (1, True, 1.0, "1", [1, 2])] == [0, 1, 2, 3, 4]
 

@@ -33,7 +33,7 @@ def test_each_config_comes_several_times_with_a_number() -> None:
     assert configs[3]["x"] != configs[0]["x"]
 
 
-def test_the_searcher_is_told_the_mean_of_what_is_usable() -> None:
+def test_the_searcher_learns_the_mean_of_usable_values() -> None:
     search = _search()
     ids = [search.next_suggestion().trial_id for _ in range(3)]
     search.on_trial_complete(ids[1], {"loss": 2.0})
@@ -82,7 +82,7 @@ class TestRungs:
         inner = Repeater(self.Listener(), repeat=2)
         return prepare(inner, space=SPACE, num_samples=-1, metric="loss", mode="min", seed=1)
 
-    def test_the_mean_is_told_once_all_have_reached_it(self) -> None:
+    def test_the_mean_is_reported_once_all_have_reached_it(self) -> None:
         search = self.made()
         one, two = (search.next_suggestion().trial_id for _ in range(2))
         search.on_trial_rung(two, 3, {"loss": 4.0})

@@ -62,7 +62,7 @@ def test_trials_are_numbered_named_and_completed_with_constants() -> None:
     assert searcher.heard == [{"seed": 3}]
 
 
-def test_an_end_is_told_once_and_after_an_error_once_more() -> None:
+def test_an_end_is_reported_once_and_again_after_an_error() -> None:
     searcher = Counting()
     search = _search(searcher)
     ids = [search.next_suggestion().trial_id for _ in range(2)]

@@ -169,7 +169,7 @@ def test_an_nvidia_smi_that_fails_or_is_missing_is_named(nvidia_smi: Path, monke
         utils.wait_for_gpu()
 
 
-def test_signatures_are_told_apart() -> None:
+def test_signatures_are_distinguished() -> None:
     def plain(config: Any) -> None: ...
 
     def reports(config: Any, reporter: Any) -> None: ...
