@@ -235,5 +235,5 @@ def test_redirect_without_an_address_is_no_answer() -> None:
             return 421, msgspec.msgpack.encode(ErrorAnswer(error="elsewhere"))
 
     client = ReportClient("unix:/x", "e", connection=Server())  # type: ignore[arg-type]
-    with client.lock, pytest.raises(TransportError, match="another one is in charge"):
+    with client.lock, pytest.raises(TransportError, match="redirects to another one without naming its address"):
         client.call("report", b"", bytes)

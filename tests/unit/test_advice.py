@@ -49,6 +49,7 @@ NO_COMMANDS = frozenset(
         "mounts",
         "needs",
         "of",
+        "on",
         "reads",
         "sets",
         "that",

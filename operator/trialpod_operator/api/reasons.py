@@ -300,7 +300,7 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "correct the command or the image as the message says; after three such trials the experiment fails",
     )  # fmt: skip
     NO_RUNTIME = (
-        "NoRuntime", "ending", "the image has no trialpod, or no Python that trialpod supports; it is not retried",
+        "NoRuntime", "ending", "the image has no trialpod, or a Python that is not supported; it is not retried",
         "use an image as the message says, or leave out `spec.trainable.runtime: image`",
     )  # fmt: skip
     TRIAL_RESOURCE_FAILED = (

@@ -89,4 +89,4 @@ class TestTables:
         self, sample: SampleExperiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["export", str(sample.folder), "--parquet", str(tmp_path / "none" / "e.parquet")]) == 2
-        assert "is no folder" in capsys.readouterr().err
+        assert "is not a folder" in capsys.readouterr().err
