@@ -77,6 +77,8 @@ def pending_reason(pod: Pod, now: float, *, event: str = "") -> PendingReason | 
     gates = [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
     if gates:
         return _gated(pod, gates, since, event)
+    if scheduled.get("reason") == Reason.SCHEDULING_GATED:
+        return None  # its last gate was lifted right now: the scheduler has not said anything since
     if scheduled.get("status") == "False":
         return _unschedulable(scheduled, since)
     if not scheduled and not (pod.get("spec") or {}).get("nodeName"):

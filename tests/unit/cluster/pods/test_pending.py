@@ -135,6 +135,12 @@ def test_a_pod_in_a_queue_says_which() -> None:
     assert (other.reason, "example.com/a" in other.message) == ("SchedulingGated", True)
 
 
+def test_gate_just_lifted_is_no_reason() -> None:
+    """The scheduler's last word was about the gate, which is not there any more."""
+    gated = _unscheduled("Scheduling is blocked due to non-empty scheduling gates", "SchedulingGated")
+    assert pending_reason(gated, NOW) is None
+
+
 @pytest.mark.parametrize(
     ("event", "reason", "words"),
     [
