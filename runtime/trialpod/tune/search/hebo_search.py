@@ -6,6 +6,9 @@ stopped trial counts with its last value; one that failed like the worst.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
@@ -72,8 +75,9 @@ class HEBOSearch(RefitSearcher):
         pandas: Any = require("pandas", "pandas", "HEBOSearch")
         spaces = require("hebo.design_space.design_space", *_PACKAGE[1:])
         optimizers = require(*_PACKAGE)
+        evolution = require("hebo.acq_optimizers.evolution_optimizer", *_PACKAGE[1:])
         names = [f"p{i}" for i in range(len(self.flat.dimensions))]
-        with seeded(seed):
+        with seeded(seed), _seeded_evolution(evolution, seed):
             space = spaces.DesignSpace().parse(
                 [_parameter(n, d) for n, d in zip(names, self.flat.dimensions, strict=True)]
             )
@@ -82,6 +86,17 @@ class HEBOSearch(RefitSearcher):
             optimizer.observe(pandas.DataFrame(rows, columns=names), np.array(losses).reshape(-1, 1))
             found = optimizer.suggest(n_suggestions=1).iloc[0]
         return {d.name: found[name] for name, d in zip(names, self.flat.dimensions, strict=True)}
+
+
+@contextmanager
+def _seeded_evolution(module: Any, seed: int) -> Iterator[None]:
+    """Seed pymoo, which draws from a generator of its own since 0.6.2, and to which HEBO gives no seed."""
+    minimize = module.minimize
+    module.minimize = partial(minimize, seed=seed % 2**32)
+    try:
+        yield
+    finally:
+        module.minimize = minimize
 
 
 def _parameter(name: str, d: Dimension) -> dict[str, Any]:
