@@ -1,7 +1,7 @@
-"""Reconciles one TuneExperiment: opens its engine, gives it the spec, keeps its pods, writes its status.
+"""Reconciles one TuneExperiment: opens its engine, applies the spec, reconciles the pods, writes the status.
 
 Level-based: `reconcile` compares the object, the engine and the pods, does what is missing, and may be called at any
-time; it never runs concurrently for one experiment, and nothing else changes the cluster. What it cannot do becomes a
+time. It never runs concurrently for one experiment, and nothing else changes its objects. What it cannot do becomes a
 `Problem` in the status, and is retried. Owned by the event loop.
 """
 
@@ -85,10 +85,10 @@ FINISH_TIMEOUT_S = 10.0
 """Maximum time to wait for a storage to take the last snapshot of an experiment that has finished."""
 
 CLAIM_CHECK_S = 10.0
-"""Maximum time that an operator which is being closed takes to look whether what it has just opened was deleted."""
+"""Maximum time for an operator that is ending to check whether an experiment that it has just opened was deleted."""
 
 RETRY_S = 10.0
-"""Poll interval of what somebody has to correct outside of the watched objects."""
+"""Poll interval while something outside of the watched objects has to be corrected."""
 
 MAX_FENCED_OPENINGS = 5
 """Maximum number of fenced openings in a row before the journal counts as damaged: another operator may be ending."""
@@ -120,22 +120,22 @@ class ExperimentController:
         self._namespace, self._name = key.split("/")
         self._generation = -1  # that was checked last
         self._experiment: TuneExperiment | None = None  # the latest valid manifest, with its storage
-        self._wanted: TuneExperiment | None = None  # the same, where trials do not run the Trainable that it names
-        self._held_back: Problem | None = None  # why they do not
-        self._corrected = False  # the Trainable, and failed trials were not retried yet
+        self._wanted: TuneExperiment | None = None  # the same with the spec's Trainable, which trials may not run yet
+        self._held_back: Problem | None = None  # why they do not run it
+        self._corrected = False  # the Trainable was, and failed trials were not retried yet
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
         self._durable: DurableExperiment | None = None
         self._shell: ClusterShell  # of the experiment while it is open
         self._objects: AttemptObjects | None = None  # of another kind, as this operator has seen them
         self._bindings: PodBindings | None = None
-        self._tried = False  # to open it
+        self._tried = False  # whether opening it was tried
         self._fenced_openings = 0  # in a row
-        self._emptied = False  # its place in the storage, while it was open; and not opened since
+        self._emptied = False  # whether its location was emptied while it was open; reset when it opens again
         self._applied = -1  # generation whose settings the engine has
         self._storage = ExperimentStorage(key, uid, services)
         self._code = ConfigMapCode()
         self._decider = DeciderKeeper(ObjectRef(namespace=self._namespace, name=self._name, uid=uid), services)
-        self._issuer: KeyIssuer | None = None  # when pods do not have the storage's keys themselves
+        self._issuer: KeyIssuer | None = None  # with scoped credentials
         self._broken: BaseException | None = None
         self._deleting_since: float | None = None  # by the loop's clock
         self._writer = StatusWriter(key, services)
@@ -177,7 +177,7 @@ class ExperimentController:
         return Served(self._ready()[0], self)
 
     def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
-        """Note how an attempt says that it ended; return how it did."""
+        """Record the end that an attempt reports; return the end to journal."""
         end = self._ready()[1].note_reported_end(trial_id, attempt, end)
         self._shell.meter.ended(trial_id, attempt, end.cause)
         return end
@@ -214,7 +214,7 @@ class ExperimentController:
     def contradicts(self, trial_id: str, shown: str) -> bool:
         """Return whether a trial has ended in another state than the one that its TuneTrial shows.
 
-        An operator that has just been replaced may have had the last word.
+        An operator that has just been replaced may have written the TuneTrial last.
         """
         trial = self._durable.engine.state.trials.get(trial_id) if self._durable is not None else None
         return trial is not None and trial.ended and trial.status != shown
@@ -232,7 +232,7 @@ class ExperimentController:
     # -- reconcile --
 
     async def reconcile(self, item: Mapping[str, Any]) -> float | None:
-        """Do what is missing; return in how many seconds to come back.
+        """Run one pass; return in how many seconds the next one is due.
 
         Args:
             item: the TuneExperiment as it was last seen.
@@ -300,7 +300,7 @@ class ExperimentController:
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
 
     async def hand_over(self, timeout_s: float) -> None:
-        """Commit what is under way, if the storage takes it in time, and release the experiment."""
+        """Commit what is pending, if the storage answers in time, and release the experiment."""
         if self._durable is not None and self._broken is None:
             with contextlib.suppress(FencedError, NotReadyError, StorageError):
                 await self._durable.wait_committed(timeout_s)
@@ -349,7 +349,7 @@ class ExperimentController:
             self._refused = Problem(reason=error.reason, message=str(error), stalled=True)
 
     async def _advance(self, item: Mapping[str, Any]) -> float | None:
-        """Open the experiment if it is to run, and advance it; return in how many seconds to come back."""
+        """Open the experiment if it is to run, and advance it; return in how many seconds the next pass is due."""
         experiment = self._experiment
         if experiment is None or self._refused is not None:
             return None
@@ -366,7 +366,7 @@ class ExperimentController:
                 if not await self._open_finished(experiment):
                     return await self._delete_leftover_pods()
             elif not await update_finalizer(self._services, self.key, item, experiment):
-                return None  # it was deleted before it had data
+                return None  # it was deleted before any data was stored
             else:
                 await self._open(experiment)
         elif self._applied != self._generation:
@@ -375,14 +375,14 @@ class ExperimentController:
         await self._refresh_keys(experiment)
         experiment = await self._follow_trainable(experiment)
         await self._compare_code(experiment)
-        # Give the engine what users ask for.
+        # Apply what users request.
         durable, bindings = self._ready()
         first_pass = self._applied == -1
         self._apply_requests(item, experiment, durable)
         # In the first pass its starts are committed before the pods are reconciled: they are created at once.
         if first_pass:
             await durable.wait_committed(COMMIT_TIMEOUT_S)
-        # Bring the pods in line with the engine; the decider's first, which the others wait for.
+        # Bring the pods in line with the engine; the decider's first, because the others wait for it.
         decides = None
         if durable.decisions is not None:
             decides = await self._decider.reconcile(experiment, self._storage.place(experiment), durable.decisions)
@@ -435,11 +435,11 @@ class ExperimentController:
     # -- a corrected Trainable --
 
     async def _follow_trainable(self, experiment: TuneExperiment) -> TuneExperiment:
-        """Have trials run the Trainable that the spec names, if it is not the one of the start.
+        """Switch trials to the Trainable that the spec names, if they run another one.
 
-        That is possible until a trial has reported something, while no process of one runs: attempts whose pods wait
-        for their image or a node get the new one when they ask for work. Else trials keep the one that they have, and
-        the status says why.
+        That is possible until a trial has reported something, and while no trial's process runs: attempts whose pods
+        wait for their image or a node get the new one when they ask for their assignment. Otherwise trials keep the
+        one that they run, and the status says why.
 
         Returns:
             The experiment, with the Trainable that its trials run.
@@ -477,9 +477,9 @@ class ExperimentController:
         return wanted
 
     async def _correct_trainable(self, wanted: TuneExperiment, durable: DurableExperiment) -> bool:
-        """Put the Trainable into the stored document, and open the experiment with it.
+        """Write the Trainable into the stored document, and open the experiment with it.
 
-        The storage has it before any trial can start with it.
+        It is stored before any trial can start with it.
 
         Returns:
             False if a process has begun with the former one meanwhile; nothing was changed.
@@ -492,7 +492,7 @@ class ExperimentController:
         document = self._plan(wanted, place, known).document
         if not all(map(is_starting, durable.engine.state.running_trials())):
             return False
-        await self.close()  # from here on no attempt gets work, until it is open again
+        await self.close()  # no attempt gets an assignment until it is open again
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
         def replace() -> None:
@@ -506,7 +506,7 @@ class ExperimentController:
         return True
 
     def _leftover_pods(self) -> list[Object]:
-        """Return the pods, or objects, that a finished experiment has left: the operator was away in that moment."""
+        """Return the pods, or objects, that a finished experiment has left because no operator ran at its end."""
         return [
             pod
             for pod in self._services.cache.pods(self.key)
@@ -515,7 +515,7 @@ class ExperimentController:
         ]
 
     async def _open_finished(self, experiment: TuneExperiment) -> bool:
-        """Open a finished experiment to put its last pods away with their logs; return whether that is possible."""
+        """Open a finished experiment to store the logs of its last pods; return whether that is possible."""
         try:
             await self._open(experiment, only_stored=True)
         except (TrialpodError, OSError) as error:
@@ -526,7 +526,7 @@ class ExperimentController:
         return True
 
     async def _delete_leftover_pods(self) -> float | None:
-        """Delete pods that a finished experiment has left, as they are."""
+        """Delete pods that a finished experiment has left, without storing their logs."""
         objects = self._objects
         for pod in self._leftover_pods():
             metadata = pod["metadata"]
@@ -551,7 +551,7 @@ class ExperimentController:
         issuer = self._storage.key_issuer(experiment, place)
         begun = self._writer.has_begun
         if issuer is not None and not only_stored and not (begun or self._services.cache.has_trials(self.key)):
-            await issuer.check()  # later it must not hold up trials that continue with the keys that they have
+            await issuer.check()  # not later: trials continue with the keys that they have
         directory = self._storage.work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
@@ -562,11 +562,11 @@ class ExperimentController:
                 raise StorageError(f"{place.uri} holds no experiment any more")
             if stored is None and begun:
                 raise StorageEmptiedError(place.uri, self._again)
-            # What an object that was deleted has left is continued only by one that is the same.
+            # Data that a deleted TuneExperiment has left is continued only with the same manifest.
             return self._plan(with_stored_trainable(experiment, stored or {}) if begun else experiment, place, stored)
 
         def opening() -> DurableExperiment:
-            remove_in_background(directory)  # the storage has all that counts
+            remove_in_background(directory)  # everything is in the storage
             storage = open_storage(place.uri, patient)
             return DurableExperiment.open(plan, directory, storage, services.clock)
 
@@ -641,11 +641,11 @@ class ExperimentController:
         opening: Callable[[], DurableExperiment],
         location: Callable[[], Storage],
     ) -> DurableExperiment:
-        """Open the stored experiment; its claim of the location stays only while the TuneExperiment is there.
+        """Open the stored experiment; its claim of the location stays only while the TuneExperiment exists.
 
-        An operator that was stopped between seeing the object and the claim may come after its deletion, which found
-        nothing to delete. So the object is looked for after the claim, also when this operator is being closed:
-        a later deletion finds the claim.
+        An operator that is stopped between seeing the object and writing the claim may write it after the deletion,
+        which found nothing to delete. So the object is read after the claim, also when this operator is ending; a
+        deletion after that finds the claim.
         """
         thread = asyncio.get_running_loop().run_in_executor(None, opening)
         try:
@@ -700,7 +700,7 @@ class ExperimentController:
         await self._storage.refresh_keys(experiment, refused=refused)
 
     async def _compare_code(self, experiment: TuneExperiment) -> None:
-        """Tell when the code in a ConfigMap is not what trials run any more."""
+        """Report when the code in a ConfigMap is no longer what trials run."""
         durable = self._durable
         if durable is None or experiment.spec.trainable.config_map_ref is None:
             return
@@ -730,7 +730,8 @@ class ExperimentController:
         if experiment.spec.suspend and not durable.suspend_wanted:
             durable.apply(SuspendRequested())
         if self._bindings is not None:
-            self._bindings.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
+            # Before the settings are applied: otherwise all trials that they allow start at once.
+            self._bindings.observe_capacity(plan.settings)
         durable.apply(SettingsObserved(settings=plan.settings))
         if not experiment.spec.suspend and durable.suspend_wanted:
             durable.apply(ResumeRequested())
@@ -764,13 +765,13 @@ class ExperimentController:
         return left
 
     async def _delete(self, item: Mapping[str, Any]) -> float | None:
-        """Let a deleted experiment go, with its data if the manifest says so."""
+        """Release a deleted experiment, and delete its data if the manifest says so."""
         await self.close()
         if names.STORAGE_FINALIZER not in (item["metadata"].get("finalizers") or []):
             return None
         now = asyncio.get_running_loop().time()
         if self._deleting_since is None:
-            await self._services.list_children(self.key)  # an operator that has just begun has not seen all pods
+            await self._services.list_children(self.key)  # an operator that has just started has not listed all pods
             self._deleting_since = now
         return await delete_stored(self._services, self.key, item, self._storage.keys_dir, now - self._deleting_since)
 
@@ -791,7 +792,7 @@ class ExperimentController:
         return made
 
     def remove_files(self) -> None:
-        """Remove what this experiment has on the operator's disk."""
+        """Remove this experiment's files from the operator's disk."""
         self._storage.remove_files()
 
 

@@ -122,7 +122,7 @@ class ApiServer(ABC):
         return items
 
     async def pages(self, collection: str, selector: str = "") -> AsyncIterator[Page]:
-        """Yield the same page by page, each with the version of the whole list."""
+        """Yield the objects of a collection page by page, each page with the version of the whole list."""
         query = {"limit": "500", **({"labelSelector": selector} if selector else {})}
         while True:
             page = await self.request("GET", collection, query=query)
@@ -175,7 +175,7 @@ class ApiServer(ABC):
         )
 
     async def pod_log(self, namespace: str, name: str, container: str, limit_bytes: int, since: str = "") -> str:
-        """Return what a container printed, at most so many bytes of it, oldest first; from a time on if given."""
+        """Return a container's output, oldest first, at most `limit_bytes` of it; only from `since` on, if given."""
         query = {"container": container, "limitBytes": str(limit_bytes)}
         if since:
             query["sinceTime"] = since
@@ -199,7 +199,7 @@ class Kube(ApiServer):
     Args:
         client: configured with the server's address and credentials.
         timeout_s: for one request.
-        client_errors: what the client raises beside aiohttp's errors when it cannot authenticate or send.
+        client_errors: what the client raises, in addition to aiohttp's errors, when it cannot authenticate or send.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Kube(ApiServer):
             ) from error
         configuration.connection_pool_maxsize = PARALLEL + sum(DEDICATED_LIMITS.values()) + MAX_LOG_REQUESTS
         configuration.retries = 0
-        # With it aiohttp reads .netrc before each request, to find the password of a proxy that there is not.
+        # With trust_env aiohttp reads .netrc before each request, which only a proxy's password could need.
         configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
         client = ApiClient(configuration)
         client.user_agent = "trialpod-operator"
@@ -308,14 +308,14 @@ class Kube(ApiServer):
         return await self._client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout_s)
 
     async def watch(self, collection: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield what the server says of a collection's changes, line by line, until it ends that.
+        """Yield the lines of a watch on a collection until the server ends it.
 
         Args:
             collection: its path.
-            query: has the version behind which to begin, as ``resourceVersion``.
+            query: has the version after which to begin, as ``resourceVersion``.
 
         Raises:
-            ApiError: the server refused it, cannot be reached, or has broken off.
+            ApiError: the server refused it, cannot be reached, or closed the connection.
         """
         query = {**query, "watch": "true", "allowWatchBookmarks": "true"}
         limit_s = float(query["timeoutSeconds"]) + self._timeout_s
