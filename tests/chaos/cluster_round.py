@@ -23,7 +23,7 @@ from experiments import Experiment, storage_spec
 from operator_release import Operator
 from testcluster.system import ClusterError
 
-from trialpod.storage.base import KeyMissingError
+from trialpod.storage.base import KeyMissingError, StorageUnavailableError
 
 PLACE = ROOT / "build/chaos-cluster"
 WHOLE_S = 200.0
@@ -192,15 +192,15 @@ def _check_outcome(plan: Plan, namespace: Cluster, experiments: list[Experiment]
     def holds() -> bool:
         wrong[:] = outcomes.leftovers(namespace)
         for experiment in experiments:
+            # Read once more where a snapshot replaced it meanwhile, or a busy machine's store gave no answer in time.
             try:
                 engine, errors = outcomes.history(experiment)
-            except KeyMissingError as error:
-                wrong.append(f"{experiment.name}: {error}")  # replaced by a snapshot while it was read: once more
-                continue
-            wrong.extend(errors)
-            wrong.extend(outcomes.wrong_status(experiment, engine))
-            wrong.extend(outcomes.wrong_counts(plan, experiment, engine))
-            wrong.extend(outcomes.litter(experiment, engine))
+                wrong.extend(errors)
+                wrong.extend(outcomes.wrong_status(experiment, engine))
+                wrong.extend(outcomes.wrong_counts(plan, experiment, engine))
+                wrong.extend(outcomes.litter(experiment, engine))
+            except (KeyMissingError, StorageUnavailableError) as error:
+                wrong.append(f"{experiment.name}: {error}")
         return not wrong
 
     with contextlib.suppress(AssertionError):
