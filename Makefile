@@ -156,6 +156,8 @@ test-addons: cluster ## Run the cluster tests that need other projects' programs
 	@for name in darknet openmp; do tools/cluster/command debian $$name || exit 1; done
 	@for name in python3.10-amd64 python3.11-arm64 sockeye; do tools/cluster/command python $$name > /dev/null || exit 1; done
 	@tools/build_go promtool > /dev/null
+	@command -v qemu-aarch64-static > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	  --no-install-recommends qemu-user-static libc6-arm64-cross > /dev/null; }
 	$(BIN)/pytest -q -p no:xdist tests/unit/chart
 	$(BIN)/pytest -q -p no:xdist tests/local/test_command_examples.py tests/local/test_other_architecture.py
 	tools/cluster/exec $(BIN)/pytest -m addon -p no:xdist tests/cluster $(CLUSTER_ARGS)
