@@ -83,7 +83,10 @@ def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(3591337404, id="an attempt was given in answer to a request that its process had given up")],
+    [
+        pytest.param(3591337404, id="an attempt was given in answer to a request that its process had given up"),
+        pytest.param(3591362688, id="killed between seals and snapshot, it took itself for another process"),
+    ],
 )
 def test_what_went_wrong_once_does_not_again(seed: int) -> None:
     holds(local_plan_of(seed))

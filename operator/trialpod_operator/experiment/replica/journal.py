@@ -170,7 +170,7 @@ class JournalReplica:
         if snapshots and snapshots[-1] not in self._snapshots:
             with self._lock:
                 for name in segments:
-                    if number_of(name) == self._newest < latest:
+                    if number_of(name) == self._newest < latest and not self._left_out(name):
                         self._copy_segment(name)
                 self._seal_before(latest)
             self._before_snapshot(self.refuse_outdated)
@@ -179,6 +179,10 @@ class JournalReplica:
                 self._snapshots.add(snapshots[-1])
         with self._lock:
             self._copy_since(latest, segments, snapshots)
+
+    def _left_out(self, name: str) -> bool:
+        """Return whether a segment was sealed before anything of it was copied: the snapshot that follows has it."""
+        return self._sealed_to > number_of(name) and not self._sent.get(name)
 
     def _copy_since(self, latest: int, segments: list[str], snapshots: list[str]) -> None:
         for name in segments:

@@ -148,6 +148,45 @@ def test_who_writes_where_a_segment_was_removed_is_stopped(tmp_path: Path, stora
         of_stale.copy()
 
 
+def test_killed_between_seals_and_snapshot_continues(tmp_path: Path, storage: DirectoryStorage) -> None:
+    """Also where a segment was sealed of which the storage has nothing, because its snapshot says it all."""
+    journal = journal_of(tmp_path / "here")
+    journal.append(b"one")
+    first = Replica(tmp_path / "here", storage)
+    first.copy()
+    journal.write_snapshot(b"after one")
+    journal.append(b"two")
+    journal.write_snapshot(b"after two")
+    first._journal._seal_before(3)
+
+    again = Replica(tmp_path / "here", storage)
+    assert not again.pull()
+    again.copy()
+    Replica(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (b"after two", [])
+
+
+def test_of_two_that_left_a_segment_out_one_continues(tmp_path: Path, storage: DirectoryStorage) -> None:
+    both = []
+    for name in ("first", "second"):
+        Replica(tmp_path / name, storage).pull()
+        journal = journal_of(tmp_path / name)
+        if name == "first":
+            journal.append(b"one")
+            Replica(tmp_path / name, storage).copy()
+        journal.write_snapshot(b"after one")
+        journal.append(name.encode())
+        journal.write_snapshot(b"after " + name.encode())
+        both.append(Replica(tmp_path / name, storage))
+        both[-1].pull()
+    both[0]._journal._seal_before(3)
+    both[1].copy()
+    with pytest.raises(FencedError):
+        both[0].copy()
+    Replica(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (b"after second", [])
+
+
 def test_a_sealed_journal_continues_with_a_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
     first = journal_of(tmp_path / "first")
     first.append(b"one")
