@@ -25,6 +25,7 @@ from sim_plan import (
     plan_from_text,
     plan_of,
     shrunk,
+    soak_plan_of,
     swift_plan_of,
     wide_plan_of,
 )
@@ -206,6 +207,12 @@ def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
 
 def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
     holds(placed_plan_of(21124))
+
+
+def test_shared_place_deleted_with_code_is_stored_again() -> None:
+    """The status says that the script has to run again, and its user does that."""
+    faults = (Fault("store slow", 0.006, 1.194, 0.1866), Fault("experiment deleted", 5.169, 0.25, 0.1591))
+    holds(soak_plan_of(1795682184).with_faults(faults))
 
 
 def test_retry_trains_no_further_than_the_stop_criterion() -> None:
