@@ -8,15 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from measuring import Measured, measure
-from ray_environment import RAY, ray_python
 from rows import WORKLOADS, Workload
-from s3_environment import make_s3_environment
+from scratch_environment import RAY, RAY_PACKAGES, S3_PACKAGES, make_environment
 from table import render
 from workloads.leftovers import adopt_orphans
 
@@ -30,9 +30,11 @@ def main() -> int:
     chosen = [workload for workload in WORKLOADS if not args.only or workload.name in args.only]
     systems = {"trialpod": Path(sys.executable)}
     if not args.no_ray:
-        systems["ray"] = ray_python(ROOT)
+        systems["ray"] = make_environment(ROOT, "ray", RAY_PACKAGES, "use --no-ray to measure without it")
     if any(workload.needs_s3 for workload in chosen):
-        make_s3_environment(ROOT)
+        if subprocess.run([ROOT / "tools" / "build_minio"], check=False, stdout=subprocess.DEVNULL).returncode != 0:
+            raise SystemExit("the checkpoint rows need MinIO; tools/build_minio failed")
+        make_environment(ROOT, "s3", S3_PACKAGES, "the checkpoint rows need it")
     adopt_orphans()
     machine = facts(args)
     print(machine, flush=True)

@@ -1,7 +1,7 @@
 """The raw rate of an S3 client: sends the files of a folder by minio-py or by obstore, each as fast as it can.
 
-Runs in the environment of `benchmarks/s3_environment.py`. Takes one JSON object on standard input and prints for each
-setting the seconds that it took; nothing but the requests is timed.
+Runs in the environment of `benchmarks/scratch_environment.py`. Takes one JSON object on standard input and prints
+for each setting the seconds that it took; nothing but the requests is timed.
 """
 
 from __future__ import annotations

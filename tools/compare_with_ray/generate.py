@@ -2,9 +2,9 @@
 
     .cache/bench-ray/venv/bin/python tools/compare_with_ray/generate.py > tests/data/ray_scheduler_decisions.json
 
-Needs an environment with ``ray[tune]==2.60.0`` (benchmarks/ray_environment.py makes one). No cluster is started: the
-schedulers are driven directly, with stand-ins for trials and controller. Values are multiples of 1/64, so that sums
-are exact and equal values are equal on both sides.
+Needs an environment with ``ray[tune]==2.60.0`` (benchmarks/scratch_environment.py makes one). No cluster is started:
+the schedulers are driven directly, with stand-ins for trials and controller. Values are multiples of 1/64, so that
+sums are exact and equal values are equal on both sides.
 """
 
 # ruff: noqa: SLF001  # the point is to look inside

@@ -2,7 +2,7 @@
 
     .cache/bench-ray/venv/bin/python tools/compare_with_ray/variants.py > tests/data/ray_variants.json
 
-Needs an environment with ``ray[tune]==2.60.0`` (benchmarks/ray_environment.py makes one). No cluster is started.
+Needs an environment with ``ray[tune]==2.60.0`` (benchmarks/scratch_environment.py makes one). No cluster is started.
 """
 
 from __future__ import annotations
