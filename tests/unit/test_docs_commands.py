@@ -16,25 +16,13 @@ from trialpod.cli.main import load_command, parser_of
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^ *```(\S*).*\n((?:.*\n)*?) *```$", re.MULTILINE)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")]
-
-
-def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the language and the text of each fenced block."""
-    language, lines = "", list[str]()
-    is_inside = False
-    for line in text.splitlines():
-        if line.lstrip().startswith("```"):
-            if is_inside:
-                yield language, "\n".join(lines)
-            is_inside, language, lines = not is_inside, line.strip().strip("`").partition(" ")[0], []
-        elif is_inside:
-            lines.append(line)
 
 
 def commands(text: str) -> Iterator[list[str]]:
     """Yield the words of each command of trialpod in shell blocks and in blocks without a language."""
-    for language, block in blocks(text):
+    for language, block in BLOCK.findall(text):
         if language not in ("", "sh", "bash", "console"):
             continue
         for line in block.replace("\\\n", " ").splitlines():
