@@ -64,6 +64,7 @@ from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
 from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import deletion, experiment_controller, experiment_storage, names, work_queue
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
@@ -298,10 +299,9 @@ class Hosted:
         made["metadata"] |= {"name": self.name, "namespace": self.plan.namespace}
         made["spec"]["storage"] = {"uri": self.plan.storage}
         if self.plan.own_code:
-            samples = int(self.plan.spec["numSamples"])
             self._store_code()
             uri = f"{self.plan.storage}/{self.name}/{KEY}"
-            made["spec"]["decider"] = spec_of(self.plan.own_code, samples, uri)
+            made["spec"]["decider"] = spec_of(self.plan.own_code, int(self.plan.spec["numSamples"]), uri)
         if self.plan.deletes:
             made["spec"]["storage"]["deletionPolicy"] = "Delete"
         await self.world.client.create(paths.experiments(self.plan.namespace), made)
@@ -314,7 +314,7 @@ class Hosted:
         """Run the script again, which stores the deciding code: another's deletion took it with the shared place."""
         sharing = [each for each in self.world.experiments if each is not self and each.prefix == self.prefix]
         taken = any(each.deleted and each.plan.deletes for each in sharing)
-        told = any("run the script again" in str(each.get("message")) for each in self.status.get("conditions") or [])
+        told = any(each.get("reason") == Reason.DECIDER_FAILED for each in self.status.get("conditions") or [])
         if taken and told and f"{self.prefix}{KEY}" not in self.world.values:
             self._store_code()
 
