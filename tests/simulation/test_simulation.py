@@ -209,6 +209,11 @@ def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
     holds(placed_plan_of(21124))
 
 
+def test_restarted_operator_finds_its_old_lease_removed() -> None:
+    """And joins the others again."""
+    holds(soak_plan_of(1795683966))
+
+
 def test_shared_place_deleted_with_code_is_stored_again() -> None:
     """The status says that the script has to run again, and its user does that."""
     faults = (Fault("store slow", 0.006, 1.194, 0.1866), Fault("experiment deleted", 5.169, 0.25, 0.1591))

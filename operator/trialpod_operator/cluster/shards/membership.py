@@ -300,7 +300,10 @@ class Membership:
                     logger.error("the Lease %s is gone: others may serve what this replica served", self._own_name)
                 self._start_release(self.ownership.drop_all())
                 return False
-            self._own = await self._put(self._own, self._member_body(record))
+            try:
+                self._own = await self._put(self._own, self._member_body(record))
+            except (ConflictError, NotFoundError):
+                return False  # deleted right now, as a dead replica's, or changed again: the next tick finds out
         self._written, self._renewed_at = record, began
         return True
 

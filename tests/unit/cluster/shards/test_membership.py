@@ -282,6 +282,29 @@ class TestSeveral:
 
         run(test)
 
+    def test_restarted_container_joins_while_its_lease_is_removed(self) -> None:
+        """It has read the Lease of the container before, which is deleted as a dead replica's before it writes."""
+
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+            two.kill()
+            again = Replica(api, "two")
+            puts: list[str] = []
+
+            def removed_before(method: str, path: str, _body: Any) -> None:
+                if method == "PUT":
+                    puts.append(path)
+                    if len(puts) == 1:
+                        api.remove(lease(api, f"{NAME}-two"))
+
+            again.kube.faults.append(removed_before)
+            again.start()
+            await until(lambda: all_served(one, again))
+            assert puts
+
+        run(test)
+
     def test_one_without_api_server_writes_nothing_and_rejoins(self) -> None:
         async def test(api: FakeApi) -> None:
             one, two = pair(api, "one", "two")
