@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from sim_storage import plain
 from trialpod.errors import TrialpodError
 from trialpod.storage.base import Storage
 from trialpod.storage.registry import open_storage
-from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.experiment.fsck.examine import Examination, examine
 from trialpod_operator.experiment.replica.journal_layout import piece_key
 
 if TYPE_CHECKING:
@@ -38,16 +39,33 @@ def _stored(world: LocalWorld) -> Storage:
     return plain(world.values, PLACE) if world.plan.bucket else open_storage(str(world.box.directory))
 
 
-def _complete(world: LocalWorld) -> Storage:
-    """Return the experiment with all records from the beginning on, that snapshots have replaced."""
+def _complete(world: LocalWorld) -> Examination:
+    """Examine the experiment with all records from the beginning on, that snapshots have replaced.
+
+    What the last machine never had was replaced by a snapshot that it found in the bucket, of one of the others. One
+    that was stopped there may have replaced the same segment by a snapshot that nobody ever saw, so the others are
+    tried in each order, until the segments are those of one journal.
+    """
     last = world.runs[-1].box
     journal = last.directory / ".trialpod" / "journal"
-    # What the last machine never had was replaced by a snapshot that it found in the bucket.
-    others = [box.archive for box in world.boxes if box is not last]
-    folders = (*others, last.archive, journal)
-    kept = {path.name: path.read_bytes() for folder in folders for path in folder.glob("*.log")}
-    newest = max(path.name for path in journal.glob("*.log"))
-    kept = {name: data for name, data in kept.items() if name <= newest}  # a lost machine may have been further
+    newest = max(path.name for path in journal.glob("*.log"))  # a lost machine may have been further
+    orders = [*permutations(box.archive for box in world.boxes if box is not last)]
+    for others in orders:
+        folders = (*others, last.archive, journal)
+        kept = {path.name: path.read_bytes() for folder in folders for path in folder.glob("*.log")}
+        kept = {name: data for name, data in kept.items() if name <= newest}
+        try:
+            found = examine(_with_journal(world, journal, kept))
+        except TrialpodError:
+            if others == orders[-1]:
+                raise
+            continue
+        if found.replayed == "plan":
+            break
+    return found
+
+
+def _with_journal(world: LocalWorld, journal: Path, kept: dict[str, bytes]) -> Storage:
     if world.plan.bucket:
         whole = {key: data for key, data in world.values.items() if "/.trialpod/journal/" not in key}
         return plain(whole | {f"{PLACE}{piece_key(name, 0)}": data for name, data in kept.items()}, PLACE)
@@ -63,7 +81,7 @@ def _history(world: LocalWorld, notes: list[str]) -> list[str]:
     found: list[str] = []
     try:
         examined = examine(_stored(world), verify=True)
-        complete = examine(_complete(world))
+        complete = _complete(world)
     except TrialpodError as error:
         return [f"history: {error}"]
     if complete.records < examined.records or complete.replayed != "plan":

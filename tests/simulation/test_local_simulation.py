@@ -85,6 +85,7 @@ def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:
     "seed",
     [
         pytest.param(3591337404, id="an attempt was given in answer to a request that its process had given up"),
+        pytest.param(3591368466, id="a machine that was stopped had replaced the same segment by another snapshot"),
         pytest.param(3591362688, id="killed between seals and snapshot, it took itself for another process"),
     ],
 )
