@@ -127,7 +127,9 @@ def _install_lock() -> Iterator[None]:
 
 def _apply_definitions(cluster: Cluster) -> None:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+    # kubectl gives up at once on one that was made right now, and has no conditions yet.
+    wait = ("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+    cluster.wait_for(lambda: cluster.kubectl(*wait), "the definitions are established")
 
 
 @pytest.fixture
