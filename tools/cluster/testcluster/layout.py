@@ -26,6 +26,7 @@ KUBERNETES_SOURCES = (
 """The folder whose go.mod pins that Kubernetes."""
 
 KUBERNETES_VERSION = re.findall(r"k8s\.io/kubernetes (v\S+)", (KUBERNETES_SOURCES / "go.mod").read_text())[0]
+KUBERNETES_MINOR = int(KUBERNETES_VERSION.split(".")[1])
 COREDNS_VERSION = "v1.14.7"
 HELM_VERSION = "v3.22.0"
 

@@ -104,7 +104,7 @@ def overlay_works(folder: Path) -> bool:
 
 
 def _kubelet_configuration(node: Node) -> dict[str, object]:
-    return {
+    configuration: dict[str, object] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "port": node.kubelet_port,
@@ -138,13 +138,15 @@ def _kubelet_configuration(node: Node) -> dict[str, object]:
         "nodeStatusReportFrequency": "30s",
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
-        # Tests kill the operator again and again, each for its own reason; the wait would double to five minutes.
-        "featureGates": {"KubeletCrashLoopBackOffMax": True},
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
         "registerWithTaints": [],
         "shutdownGracePeriod": "0s",
         "volumePluginDir": f"{node.state}/volume-plugins",
     }  # fmt: skip
+    if layout.KUBERNETES_MINOR >= 32:  # an older kubelet refuses a gate that it does not know
+        # Tests kill the operator again and again, each for its own reason; the wait would double to five minutes.
+        configuration["featureGates"] = {"KubeletCrashLoopBackOffMax": True}
+        configuration["crashLoopBackOff"] = {"maxContainerRestartPeriod": "10s"}
+    return configuration
 
 
 def start_containerd(node: Node) -> None:
