@@ -28,8 +28,8 @@ from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.place import Place
 
 SHAPES = 50
 """Different curves; making each trial's own would take longer than reading all."""
@@ -115,7 +115,7 @@ def main() -> None:
         folder = options.folder or Path(temporary) / "big"
         if not folder.exists():
             make(folder, options.trials, options.results)
-        model = ExperimentModel(Place(folder))
+        model = ExperimentModel(Location(folder))
         begun = time.perf_counter()
         model.refresh(0.0)
         print(f"{'journal read':<34} {(time.perf_counter() - begun) * 1000:8.1f} ms")

@@ -114,16 +114,16 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
         files = storage_access.read_secret(keys) if secret is None else {}
         files = files or storage_access.secret_data(storage, secret)
         storage_access.write_secret(keys, files)
-    place = storage_access.place(experiment, keys, files, services.options.storage_rules)
-    options = msgspec.structs.replace(place.own, retry_s=5.0, create_bucket=False)
+    location = storage_access.location(experiment, keys, files, services.options.storage_rules)
+    options = msgspec.structs.replace(location.own, retry_s=5.0, create_bucket=False)
 
     def delete() -> bool:
-        storage = open_storage(place.uri, options)
+        storage = open_storage(location.uri, options)
         until = time.monotonic() + SLICE_S
         try:
             owner = stored_namespace(storage)
             if owner not in ("", namespace):
-                logger.warning("the data at %s stays: it is of an experiment of namespace %s", place.uri, owner)
+                logger.warning("the data at %s stays: it is of an experiment of namespace %s", location.uri, owner)
                 return True
             return delete_experiment(storage, lambda: until - time.monotonic(), services.kube.may_change).done
         finally:

@@ -32,28 +32,28 @@ class EarlierExperiments:
     options: StorageOptions
     namespace: str = ""
 
-    def __call__(self, place: str) -> Storage:
+    def __call__(self, location: str) -> Storage:
         """Return the storage of one.
 
         Args:
-            place: its name, or its URI.
+            location: its name, or its URI.
 
         Raises:
             InvalidInputError: it is not kept beside this one, is this one, or belongs to another namespace.
             StorageError: it cannot be opened.
         """
         parent, _, own = self.uri.rpartition("/")
-        name = place.rstrip("/").removeprefix(f"{parent}/")
+        name = location.rstrip("/").removeprefix(f"{parent}/")
         if not _NAME.fullmatch(name) or ".." in name or name == own:
             raise InvalidInputError(
-                f"warm_start: {place!r} is no other experiment that is kept in {parent}, the storage of this one; "
+                f"warm_start: {location!r} is no other experiment that is kept in {parent}, the storage of this one; "
                 f"give the name of one, or {parent}/NAME",
                 parameter="warm_start",
             )
         storage = open_storage(f"{parent}/{name}", self.options)
         if self.namespace and stored_namespace(storage) not in ("", self.namespace):
             raise InvalidInputError(
-                f"warm_start: {place!r} is an experiment of another namespace than this one, {self.namespace}",
+                f"warm_start: {location!r} is an experiment of another namespace than this one, {self.namespace}",
                 parameter="warm_start",
             )
         return storage

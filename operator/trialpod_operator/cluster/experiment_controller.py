@@ -55,7 +55,7 @@ from trialpod_operator.cluster.shell import ClusterShell
 from trialpod_operator.cluster.status.conditions import Problem, is_starting
 from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
-from trialpod_operator.cluster.storage_access import StoragePlace
+from trialpod_operator.cluster.storage_access import StorageLocation
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
 from trialpod_operator.engine.actions import Action
@@ -385,7 +385,7 @@ class ExperimentController:
         # Bring the pods in line with the engine; the decider's first, because the others wait for it.
         decides = None
         if durable.decisions is not None:
-            decides = await self._decider.reconcile(experiment, self._storage.place(experiment), durable.decisions)
+            decides = await self._decider.reconcile(experiment, self._storage.location(experiment), durable.decisions)
         again = _soonest(await bindings.reconcile(), decides)
         # Close it when all has ended.
         decided = durable.decisions is None or durable.decisions.idle
@@ -488,15 +488,15 @@ class ExperimentController:
         known["manifest"] = msgspec.to_builtins(wanted)
         known.setdefault(TRAINABLE_NAME, durable.plan.settings.trainable_name)
         await self._code.read(self._services.kube, self._namespace, wanted.spec.trainable)
-        place = self._storage.place(wanted)
-        document = self._plan(wanted, place, known).document
+        location = self._storage.location(wanted)
+        document = self._plan(wanted, location, known).document
         if not all(map(is_starting, durable.engine.state.running_trials())):
             return False
         await self.close()  # no attempt gets an assignment until it is open again
-        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
+        patient = msgspec.structs.replace(location.own, retry_s=STORAGE_RETRY_S)
 
         def replace() -> None:
-            replace_stored(open_storage(place.uri, patient), document, self._refuse_unserved)
+            replace_stored(open_storage(location.uri, patient), document, self._refuse_unserved)
 
         await asyncio.get_running_loop().run_in_executor(None, replace)
         logger.info("%s: spec.trainable was corrected", self.key)
@@ -547,33 +547,35 @@ class ExperimentController:
             await self._refresh_keys(experiment)
         else:
             await gather_all(services.publish_authority(self._namespace), self._refresh_keys(experiment))
-        place = self._storage.place(experiment)
-        issuer = self._storage.key_issuer(experiment, place)
+        location = self._storage.location(experiment)
+        issuer = self._storage.key_issuer(experiment, location)
         begun = self._writer.has_begun
         if issuer is not None and not only_stored and not (begun or self._services.cache.has_trials(self.key)):
             await issuer.check()  # not later: trials continue with the keys that they have
         directory = self._storage.work_dir
-        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
+        patient = msgspec.structs.replace(location.own, retry_s=STORAGE_RETRY_S)
 
         await self._code.read(services.kube, self._namespace, experiment.spec.trainable)
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
             if stored is None and only_stored:
-                raise StorageError(f"{place.uri} holds no experiment any more")
+                raise StorageError(f"{location.uri} holds no experiment any more")
             if stored is None and begun:
-                raise StorageEmptiedError(place.uri, self._again)
+                raise StorageEmptiedError(location.uri, self._again)
             # Data that a deleted TuneExperiment has left is continued only with the same manifest.
-            return self._plan(with_stored_trainable(experiment, stored or {}) if begun else experiment, place, stored)
+            return self._plan(
+                with_stored_trainable(experiment, stored or {}) if begun else experiment, location, stored
+            )
 
         def opening() -> DurableExperiment:
             remove_in_background(directory)  # everything is in the storage
-            storage = open_storage(place.uri, patient)
+            storage = open_storage(location.uri, patient)
             return DurableExperiment.open(plan, directory, storage, services.clock)
 
-        durable = await self._open_in_thread(experiment, opening, lambda: open_storage(place.uri, patient))
+        durable = await self._open_in_thread(experiment, opening, lambda: open_storage(location.uri, patient))
         try:
             if begun and durable.engine.state.settings is None:
-                raise StorageEmptiedError(place.uri, self._again)
+                raise StorageEmptiedError(location.uri, self._again)
             if again:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
@@ -690,10 +692,10 @@ class ExperimentController:
         return f"kubectl -n {self._namespace} delete te {self._name}, and apply it again"
 
     def _plan(
-        self, experiment: TuneExperiment, place: StoragePlace, stored: Mapping[str, Any] | None
+        self, experiment: TuneExperiment, location: StorageLocation, stored: Mapping[str, Any] | None
     ) -> ExperimentPlan:
         code = self._code.pinned(experiment.spec.trainable, stored)
-        return make_plan(experiment, place, self._namespace, stored, code, self._decider.code)
+        return make_plan(experiment, location, self._namespace, stored, code, self._decider.code)
 
     async def _refresh_keys(self, experiment: TuneExperiment) -> None:
         refused = self._durable is not None and self._durable.keys_refused
@@ -718,8 +720,8 @@ class ExperimentController:
     def _apply_spec(self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment) -> None:
         plan = durable.plan
         if plan.settings.name:
-            place = self._storage.place(experiment)
-            plan = self._plan(experiment, place, durable.plan.document)
+            location = self._storage.location(experiment)
+            plan = self._plan(experiment, location, durable.plan.document)
         flags, before = durable.engine.state.flags, durable.engine.state.settings
         if before is not None:
             self._writer.events.note_change(

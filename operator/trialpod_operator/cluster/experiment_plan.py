@@ -23,7 +23,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.config_map_code import CODE
 from trialpod_operator.cluster.earlier_experiments import EarlierExperiments
 from trialpod_operator.cluster.pods.build import grace_seconds, module_file
-from trialpod_operator.cluster.storage_access import StoragePlace
+from trialpod_operator.cluster.storage_access import StorageLocation
 from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
 from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.plan import (
@@ -41,7 +41,7 @@ TRAINABLE_NAME = "trainable_name"
 
 def make_plan(
     experiment: TuneExperiment,
-    place: StoragePlace,
+    location: StorageLocation,
     namespace: str,
     stored: Mapping[str, Any] | None,
     code: str | None,
@@ -51,7 +51,7 @@ def make_plan(
 
     Args:
         experiment: the manifest.
-        place: of the experiment in its storage.
+        location: of the experiment in its storage.
         namespace: of the experiment.
         stored: the document that an earlier start stored there, None when there is none.
         code: of the Trainable, where that is in a ConfigMap.
@@ -63,11 +63,11 @@ def make_plan(
     """
     if stored is not None:
         refuse_other(experiment, namespace, stored)
-    earlier = EarlierExperiments(place.uri, place.own, namespace)
+    earlier = EarlierExperiments(location.uri, location.own, namespace)
     plan = plan_from_manifest(
         experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code), earlier=earlier
     )
-    document = {**plan.document, "storage": place.uri, "namespace": namespace}
+    document = {**plan.document, "storage": location.uri, "namespace": namespace}
     settings = plan.settings
     if stored is not None and isinstance(name := stored.get(TRAINABLE_NAME), str):
         document[TRAINABLE_NAME] = name
@@ -80,7 +80,7 @@ def make_plan(
             seed=int(document["seed"]),
             decision_timeout_s=decider.decision_timeout_seconds,
             suggestion_timeout_s=decider.suggestion_timeout_seconds,
-            read_value=partial(_read_value, place),
+            read_value=partial(_read_value, location),
         )
         plan = dataclasses.replace(
             plan,
@@ -92,14 +92,14 @@ def make_plan(
     return dataclasses.replace(
         plan,
         settings=settings,
-        remote=RemoteStorage(uri=place.uri, options=place.pods),
+        remote=RemoteStorage(uri=location.uri, options=location.pods),
         grace_s=grace_seconds(experiment.spec),
         document=document,
     )
 
 
-def _read_value(place: StoragePlace, name: str, start: int, length: int) -> bytes:
-    return open_storage(place.uri, place.own).read_range(f"{TRIALPOD_DIR}/{FOLDER}/{name}", start, length)
+def _read_value(location: StorageLocation, name: str, start: int, length: int) -> bytes:
+    return open_storage(location.uri, location.own).read_range(f"{TRIALPOD_DIR}/{FOLDER}/{name}", start, length)
 
 
 def refuse_other(experiment: TuneExperiment, namespace: str, stored: Mapping[str, Any]) -> None:

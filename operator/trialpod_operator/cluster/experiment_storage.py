@@ -52,10 +52,10 @@ class ExperimentStorage:
         """The folder of the Secret's files."""
         return Path(self._services.options.work_dir) / "keys" / self._uid
 
-    def place(self, experiment: TuneExperiment) -> storage_access.StoragePlace:
+    def location(self, experiment: TuneExperiment) -> storage_access.StorageLocation:
         """Return where the experiment is stored, and how the operator and pods reach it."""
         rules = self._services.options.storage_rules
-        return storage_access.place(experiment, self.keys_dir, self._keys, rules)
+        return storage_access.location(experiment, self.keys_dir, self._keys, rules)
 
     async def refresh_keys(self, experiment: TuneExperiment, *, refused: bool) -> None:
         """Read the Secret with the keys again, if that is due.
@@ -83,16 +83,16 @@ class ExperimentStorage:
         """Have the next refresh read the Secret: its keys may have been corrected."""
         self._keys_read_at = 0.0
 
-    def key_issuer(self, experiment: TuneExperiment, place: storage_access.StoragePlace) -> KeyIssuer | None:
+    def key_issuer(self, experiment: TuneExperiment, location: storage_access.StorageLocation) -> KeyIssuer | None:
         """Return what makes short-lived keys for attempts; None where pods mount the Secret."""
-        if place.scoped is None:
+        if location.scoped is None:
             return None
         pickle = experiment.spec.trainable.pickle
         return KeyIssuer(
             self._key,
-            place.uri,
-            place.own,
-            place.scoped,
+            location.uri,
+            location.own,
+            location.scoped,
             pickle.uri if pickle is not None else "",
             lambda: self._services.enqueue(self._key),
         )
@@ -115,9 +115,9 @@ def remove_in_background(folder: Path) -> None:
         OSError: it cannot be renamed.
     """
     for number in itertools.count():
-        place = folder.with_name(f"{_PREFIX}{number}")
+        location = folder.with_name(f"{_PREFIX}{number}")
         try:
-            os.rename(folder, place)  # an empty folder would be replaced by it, which is as good
+            os.rename(folder, location)  # an empty folder would be replaced by it, which is as good
             break
         except FileNotFoundError:
             return

@@ -42,7 +42,7 @@ class KeyIssuer:
 
     Args:
         key: "namespace/name" of the experiment.
-        uri: of the experiment's place.
+        uri: of the experiment's location.
         options: how the operator reaches it, with the keys of the Secret.
         scoped: how the manifest, or the operator's settings, want it.
         pickle: URI of the pickled Trainable, "" when it is none.

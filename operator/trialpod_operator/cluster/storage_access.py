@@ -46,8 +46,8 @@ class StorageProblemError(TrialpodError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoragePlace:
-    """An experiment's place in its storage."""
+class StorageLocation:
+    """An experiment's location in its storage."""
 
     uri: str  # of the experiment itself
     own: StorageOptions  # for the operator
@@ -224,9 +224,9 @@ def remove_secret(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def place(
+def location(
     experiment: TuneExperiment, directory: Path, files: Mapping[str, bytes], rules: StorageRules
-) -> StoragePlace:
+) -> StorageLocation:
     """Return where the experiment is and how to reach it.
 
     Args:
@@ -265,7 +265,7 @@ def place(
             credentials_from="reports",
             ca_pem=files.get(names.CA_KEY, b"").decode("utf-8", "replace"),
         )
-    return StoragePlace(
+    return StorageLocation(
         uri=f"{storage.uri.rstrip('/')}/{experiment.name}",
         own=msgspec.structs.replace(own, share_connections=True).resolved({}),
         # A pod's own environment must not change where its checkpoints go.

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster_ui.experiments import ClusterPlace
+from trialpod_operator.cluster_ui.experiments import ClusterLocation
 from trialpod_operator.cluster_ui.reviews import Reviews
 from trialpod_operator.kube_client.api import KubeClient
 from trialpod_operator.kube_client.client import Experiments
@@ -37,7 +37,7 @@ class ClusterActions:
         """Return the actions, as the API server allows them to the user."""
         namespace = _namespace(model)
         allowed = {
-            names.EXPERIMENTS: self._reviews.may(user, "patch", names.EXPERIMENTS, namespace, model.place.name),
+            names.EXPERIMENTS: self._reviews.may(user, "patch", names.EXPERIMENTS, namespace, model.location.name),
             names.TRIALS: self._reviews.may(user, "patch", names.TRIALS, namespace),
         }
         return [
@@ -49,7 +49,7 @@ class ClusterActions:
         """Change the resource as the user."""
         namespace = _namespace(model)
         found = chosen(model, action, arguments, f"-n {namespace}")
-        name = model.place.name if found.resource == names.EXPERIMENTS else ""
+        name = model.location.name if found.resource == names.EXPERIMENTS else ""
         if not self._reviews.may(user, "patch", found.resource, namespace, name):
             raise ActionDeniedError(
                 f"you may not patch {found.resource} in the namespace {namespace}; the role edit has the right"
@@ -72,5 +72,5 @@ class ClusterActions:
 
 
 def _namespace(model: ExperimentModel) -> str:
-    assert isinstance(model.place, ClusterPlace)
-    return model.place.namespace
+    assert isinstance(model.location, ClusterLocation)
+    return model.location.namespace

@@ -37,8 +37,8 @@ from trialpod_operator.kube_client.api import KubeClient
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.ui_experiments import standing_of, summary_of
 from trialpod_operator.ui.access import Json, NoSuchExperimentError, User
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.place import Place
 from trialpod_operator.view.reading import stored_document
 
 MAX_MODELS = 20
@@ -54,7 +54,7 @@ SECRET_INTERVAL_S = 60.0
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
-class ClusterPlace(Place):
+class ClusterLocation(Location):
     """Where one experiment is stored, as the operator reaches it.
 
     Args:
@@ -90,7 +90,7 @@ class ClusterPlace(Place):
         self._clock = clock
         self._own = False  # whether what is stored there is known to be this experiment's
         files = self._read_keys()
-        found = storage_access.place(experiment, keys_dir, files, rules)
+        found = storage_access.location(experiment, keys_dir, files, rules)
         options = msgspec.structs.replace(found.own, create_bucket=False)
         super().__init__(found.uri, open_storage(found.uri, options, check=False), experiment.name)
 
@@ -248,8 +248,8 @@ class ClusterExperiments:
             )
         experiment = storage_access.with_storage(checked.experiment, namespace, self._rules)
         api = Experiments(self._client, namespace)
-        place = ClusterPlace(experiment, namespace, self._rules, self._work_dir / uid, api.secret, self._clock)
-        model = ExperimentModel(place, standing=lambda: self._standing(key))
+        location = ClusterLocation(experiment, namespace, self._rules, self._work_dir / uid, api.secret, self._clock)
+        model = ExperimentModel(location, standing=lambda: self._standing(key))
         made = _Known(uid, model)
         made.asked_at = self._clock()
         dropped = []

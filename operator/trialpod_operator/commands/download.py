@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from trialpod.storage.checkpoints.store import CheckpointStore
 
 
-def split(place: str) -> tuple[str, str | None]:
-    """Return the directory or URI that holds checkpoints, and the name of the one that `place` ends with."""
+def split(location: str) -> tuple[str, str | None]:
+    """Return the directory or URI that holds checkpoints, and the name of the one that `location` ends with."""
     from trialpod.storage.layout import checkpoint_index
     from trialpod.storage.registry import normalize_uri
 
-    place = normalize_uri(place)
-    parent, separator, last = place.rstrip("/").rpartition("/")
+    location = normalize_uri(location)
+    parent, separator, last = location.rstrip("/").rpartition("/")
     if checkpoint_index(last) is None:
-        return place, None
+        return location, None
     return (parent if separator else "."), last
 
 

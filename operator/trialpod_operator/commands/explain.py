@@ -72,7 +72,9 @@ def find(experiment: ReadExperiment, asked: str) -> Trial:
     close = nearest(asked, known)
     hint = f"; did you mean '{close}'?" if close else ""
     shown = ", ".join(list(trials)[:MAX_NAMES]) + (", ..." if len(trials) > MAX_NAMES else "")
-    raise InvalidInputError(f"there is no trial '{asked}' in {experiment.place}{hint} (there are: {shown or 'none'})")
+    raise InvalidInputError(
+        f"there is no trial '{asked}' in {experiment.location}{hint} (there are: {shown or 'none'})"
+    )
 
 
 def standing(trial: Trial, experiment: ReadExperiment) -> str:

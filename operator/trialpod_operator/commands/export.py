@@ -13,7 +13,7 @@ from trialpod_operator.commands import target
 from trialpod_operator.display.words import plural
 
 if TYPE_CHECKING:
-    from trialpod_operator.view.place import Place
+    from trialpod_operator.view.location import Location
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,16 +31,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the file."""
-    from trialpod_operator.view.place import Place
+    from trialpod_operator.view.location import Location
 
     for name in (options.csv, options.parquet, options.optuna_journal):
         if name not in (None, "-"):
             _refuse_file(Path(name), options.force)
     location = target.location(options.directory, options)
     if location is not None:
-        return _export(Place(location), options)
+        return _export(Location(location), options)
     with target.stored_experiment(options.directory, options) as (_, _, uri, storage):
-        return _export(Place(uri, storage), options)
+        return _export(Location(uri, storage), options)
 
 
 def _refuse_file(file: Path, force: bool) -> None:
@@ -50,11 +50,11 @@ def _refuse_file(file: Path, force: bool) -> None:
         raise InvalidInputError(f"{file.parent} is not a folder; create it, or name a file in another one")
 
 
-def _export(place: Place, options: argparse.Namespace) -> int:
+def _export(source: Location, options: argparse.Namespace) -> int:
     from trialpod_operator.view import exports
     from trialpod_operator.view.model import ExperimentModel
 
-    model = ExperimentModel(place)
+    model = ExperimentModel(source)
     try:
         model.load()
         rows = model.rows()
@@ -68,7 +68,7 @@ def _export(place: Place, options: argparse.Namespace) -> int:
         else:
             exports.write_optuna_journal(model, Path(options.optuna_journal))
     finally:
-        place.close()
+        source.close()
     written = options.csv or options.parquet or options.optuna_journal
     print(f"{written}: {plural(len(rows), 'trial')}", file=sys.stderr)
     return 0

@@ -38,13 +38,13 @@ def summary(found: Examination) -> str:
     )
     how = " read and verified" if found.verified and found.checkpoints else ""
     verdict = "OK" if found.whole else "CORRUPT"
-    return one_line(f"{found.place}: {verdict}: {what}{how}; {', '.join(counted) or 'no findings'}")
+    return one_line(f"{found.location}: {verdict}: {what}{how}; {', '.join(counted) or 'no findings'}")
 
 
 def data(found: Examination) -> dict[str, Any]:
     """Return all for `--json`."""
     return {
-        "place": found.place,
+        "place": found.location,
         "name": found.name,
         "whole": found.whole,
         "state": found.state,

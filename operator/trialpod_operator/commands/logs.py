@@ -222,7 +222,7 @@ class LogReader:
         api: its namespace.
         item: the TuneExperiment.
         trial: the TuneTrial.
-        place: the options with which other commands find the namespace.
+        connection: the options with which other commands find the namespace.
         rank: of the pod among those of an attempt; only what the first one printed is stored.
         clock: seconds, monotonic.
         sleep: waits some seconds.
@@ -233,7 +233,7 @@ class LogReader:
         api: Experiments,
         item: Json,
         trial: Json,
-        place: str,
+        connection: str,
         *,
         rank: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -242,7 +242,7 @@ class LogReader:
         self._api = api
         self._item = item
         self._trial = trial
-        self._place = place
+        self._connection = connection
         self._rank = rank
         self._clock = clock
         self._sleep = sleep
@@ -374,7 +374,7 @@ class LogReader:
         experiment = self._item["metadata"]["name"]
         status = self._trial.get("status") or {}
         if why := self._waiting():
-            raise TrialpodError(f"there is no output yet: {why}; trialpod why {experiment} {self._place}")
+            raise TrialpodError(f"there is no output yet: {why}; trialpod why {experiment} {self._connection}")
         if status.get("state") == "TERMINATED" and not status.get("disruptions"):
             self._print_notice(f"{self.name} is TERMINATED; it printed nothing")
             return iter(())

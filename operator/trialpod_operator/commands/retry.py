@@ -160,9 +160,9 @@ def retry_arguments(holder: LockHolder | None, folder: Path, ids: list[str], *, 
     ours = [option for each in ids for option in ("--retry-trial", each)] or ["--retry-failed"]
     arguments = rerun_arguments(holder, [*ours, *(["--from-scratch"] if from_scratch else [])])
     if arguments is None:
-        place = shlex.join(holder.arguments)
+        command = shlex.join(holder.arguments)
         raise InvalidInputError(
-            f"{folder} was run by `{place}`, which has no option for it; in Python: "
+            f"{folder} was run by `{command}`, which has no option for it; in Python: "
             f"Tuner.restore({str(folder)!r}, trainable, resume_errored=True).fit(), or trialpod run SCRIPT "
             "--retry-failed from the first run on"
         )
@@ -183,7 +183,7 @@ def _failed_here(experiment: ReadExperiment, wanted: list[str]) -> list[str]:
             stands = _standing(trial.status, trial.attempt, trial.failures)
             raise InvalidInputError(_not_failed(trial.trial_id, stands, others))
     if not found and not any(t.status == "ERROR" or t.may_be_retried for t in state.trials.values()):
-        raise InvalidInputError(f"no trial of {experiment.place} has failed; nothing was changed")
+        raise InvalidInputError(f"no trial of {experiment.location} has failed; nothing was changed")
     return [trial.trial_id for trial in found]
 
 

@@ -50,11 +50,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _local_status(location: str, options: argparse.Namespace) -> int:
-    from trialpod_operator.view.reading import current_view, place_activity, reading
+    from trialpod_operator.view.reading import activity_at, current_view, reading
 
     if options.watch:
         return watch_local(location, json=options.json, verbose=options.verbose)
-    found, now = place_activity(location), time.time()
+    found, now = activity_at(location), time.time()
     with target.without_collections():
         with reading(location) as experiment:
             view = current_view(experiment, found, None, now)
@@ -127,11 +127,11 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
     from trialpod_operator.display.events import changes
     from trialpod_operator.display.summary import EXIT_FAILED, EXIT_INTERRUPTED, exit_status, summarize
     from trialpod_operator.ui.beside import print_link
-    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, current_view, place_activity, reading
+    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, activity_at, current_view, reading
 
     display = choose_display(sys.stdout, json=json, verbose=verbose)
     rows: dict[str, TrialRow] = {}
-    found = place_activity(location)
+    found = activity_at(location)
     try:
         with reading(location) as experiment:
 
@@ -152,7 +152,7 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
                     break
                 display.update(view(display.rows))
                 sleep(POLL_INTERVAL_S)
-                found = place_activity(location)
+                found = activity_at(location)
                 experiment.refresh()
     except KeyboardInterrupt:
         if not json:

@@ -91,9 +91,9 @@ def _submit_manifests(options: argparse.Namespace) -> int:
         raise InvalidInputError(f"--wait: {options.file} has {len(experiments)} experiments; wait for one at a time")
     status = 0
     for manifest in experiments:
-        place = argparse.Namespace(**vars(options))
-        place.namespace = options.namespace or manifest["metadata"].get("namespace")
-        with target.connect(place) as api:
+        connection = argparse.Namespace(**vars(options))
+        connection.namespace = options.namespace or manifest["metadata"].get("namespace")
+        with target.connect(connection) as api:
             _warn_of_skew(api)
             if manifest["metadata"].setdefault("namespace", api.namespace) != api.namespace:
                 raise InvalidInputError(
@@ -223,14 +223,16 @@ def apply_companion(api: Experiments, manifest: Json, *, force: bool) -> None:
     print(f"{manifest['kind']} {name} applied")
 
 
-def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace: str, place: str, file: str) -> str:
+def receipt(
+    before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace: str, connection: str, file: str
+) -> str:
     """Return what happened, and what to type next.
 
     Args:
         before: the experiment before, None when it was not there.
         item: the experiment now.
         namespace: its namespace.
-        place: the options with which other commands find it.
+        connection: the options with which other commands find it.
         file: that was submitted.
     """
     from trialpod_operator.kube_client.view import finished, state_of
@@ -244,12 +246,12 @@ def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace
         lines[0] += f": {state_of(item)}"
         if finished(item):
             another = target.another_name(name)
-            lines.append(f"  to run it again: trialpod submit {shlex.quote(file)} --name {another} {place}")
+            lines.append(f"  to run it again: trialpod submit {shlex.quote(file)} --name {another} {connection}")
     return "\n".join([
         *lines,
-        f"  to watch:    trialpod status {name} {place} --watch",
-        f"  if it waits: trialpod why {name} {place}",
-        f"  its results: trialpod results {name} {place}",
+        f"  to watch:    trialpod status {name} {connection} --watch",
+        f"  if it waits: trialpod why {name} {connection}",
+        f"  its results: trialpod results {name} {connection}",
     ])  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         from trialpod_operator.ui.serve import page_of
 
         page = page_of(LocalExperiments(location), _wanted(LocalActions(), options), optuna=options.optuna)
-        return _serve(page, options, place="" if options.optuna else location)
+        return _serve(page, options, location="" if options.optuna else location)
     return _serve_cluster(options)
 
 
@@ -115,7 +115,7 @@ def _wanted(actions: Actions, options: argparse.Namespace) -> Actions | None:
     return actions if options.actions else None
 
 
-def _serve(app_of: AppOf, options: argparse.Namespace, at: str = "", place: str = "") -> int:
+def _serve(app_of: AppOf, options: argparse.Namespace, at: str = "", location: str = "") -> int:
     from trialpod_operator.ui.serve import serve
 
     first = True
@@ -130,7 +130,7 @@ def _serve(app_of: AppOf, options: argparse.Namespace, at: str = "", place: str 
         if options.open:
             webbrowser.open(link)
 
-    serve(app_of, port=options.port, at=at, place=place, announce=announce)
+    serve(app_of, port=options.port, at=at, location=location, announce=announce)
     print("ended", file=sys.stderr)
     return 0
 

@@ -119,15 +119,15 @@ def _without_names(message: str, trial: Mapping[str, Any]) -> str:
     return message
 
 
-def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
+def next_steps(found: Mapping[str, Any], connection: str = "") -> list[str]:
     """Return what to do; the messages themselves name what is wrong and how to put it right.
 
     Args:
         found: what was found.
-        place: the options with which other commands find the namespace; "" = its name.
+        connection: the options with which other commands find the namespace; "" = its name.
     """
     name, where = found["name"], f"-n {found['namespace']}"
-    place = place or where
+    connection = connection or where
     if found["deleting"]:
         if found["finalizers"]:
             free = '{"metadata":{"finalizers":null}}'
@@ -140,25 +140,25 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
     if not found["observed"]:
         step = (
             "no operator has seen its latest change; is one running that serves this namespace? "
-            f"trialpod check {place} --no-pod"
+            f"trialpod check {connection} --no-pod"
         )
         return [step]
     steps = []
     if found.get("operator"):
-        steps.append(f"trialpod check {place} --no-pod says what is wrong with the operator")
+        steps.append(f"trialpod check {connection} --no-pod says what is wrong with the operator")
     stalled = found["conditions"].get("Stalled", {})
     if stalled.get("reason") == Reason.INVALID_SPEC:
         steps.append("correct the manifest, check it with `trialpod validate FILE`, and apply it again")
     elif stalled.get("status") == "True" and "Failed" not in found["conditions"]:
         steps.append("correct what the message names; the experiment then continues by itself")
     if found["state"] == "Suspended":
-        steps.append(f"trialpod resume {name} {place} resumes it")
+        steps.append(f"trialpod resume {name} {connection} resumes it")
     if found["waiting"] and found["state"] != "Suspended":
         steps.append(f"kubectl {where} get pods -l trialpod.dev/experiment={name} shows the pending pods")
     if found["failed"]:
         first = found["failed"][0]["trials"][0]
-        steps.append(f"trialpod logs {name} {first} {place} shows what it printed")
-        steps.append(f"trialpod results {name} {place} --failed lists all that failed")
+        steps.append(f"trialpod logs {name} {first} {connection} shows what it printed")
+        steps.append(f"trialpod results {name} {connection} --failed lists all that failed")
         changeable, fixed = "spec.resources, spec.image and spec.template", "trainable, metric or searchSpace"
         if found["trainable_fixed"] is False:
             changeable, fixed = (
@@ -166,20 +166,20 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
                 "metric or searchSpace",
             )
         steps.append(
-            f"when the cause is corrected: trialpod retry {name} {place} retries them. {changeable} can be "
+            f"when the cause is corrected: trialpod retry {name} {connection} retries them. {changeable} can be "
             f"changed for that (kubectl {where} edit te {name}); another {fixed} needs another "
-            f"name: trialpod submit FILE --name {target.another_name(name)} {place}"
+            f"name: trialpod submit FILE --name {target.another_name(name)} {connection}"
         )
     ready = found["conditions"].get("Ready", {})
     if not steps and ready.get("status") == "False":
         steps += [each.remedy for each in Reason if each == ready.get("reason") and each.remedy]
     if found["state"] in ("Succeeded", "Stopped"):
-        steps.append(f"trialpod best {name} {place} prints the best parameters")
+        steps.append(f"trialpod best {name} {connection} prints the best parameters")
     return steps
 
 
-def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
-    """Return the same for a person; `now` in seconds since the epoch, `place` as for `next_steps`."""
+def text(found: Mapping[str, Any], now: float, connection: str = "") -> str:
+    """Return the same for a person; `now` in seconds since the epoch, `connection` as for `next_steps`."""
     from trialpod_operator.display.words import one_line, plural
     from trialpod_operator.kube_client.view import ago, seconds
 
@@ -224,7 +224,7 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
         for each in found["events"]:
             when = ago(seconds(each["time"]), now)
             lines.append(f"  {when}  {each['type']} {each['reason']}: {one_line(str(each['message']))}")
-    steps = next_steps(found, place)
+    steps = next_steps(found, connection)
     if steps:
         lines += ["", *(f"next: {step}" for step in steps)]
     elif not any(found[kind] for kind in ("waiting", "failing", "failed")) and not quiet:
@@ -332,16 +332,16 @@ def local_findings(view: ExperimentView, found: Activity, now: float) -> Json:
     }
 
 
-def local_next_steps(found: Json, place: str) -> list[str]:
+def local_next_steps(found: Json, location: str) -> list[str]:
     """Return what to do.
 
     Args:
         found: what `local_findings` says.
-        place: the experiment, as a command names it.
+        location: the experiment, as a command names it.
     """
     from trialpod_operator.view.reading import INTERRUPTED, RUNNING
 
-    where, state = shlex.quote(place), found["state"]
+    where, state = shlex.quote(location), found["state"]
     steps = []
     if found["orphans"]:
         pids = ", ".join(map(str, found["orphans"]))
@@ -360,8 +360,8 @@ def local_next_steps(found: Json, place: str) -> list[str]:
     return steps
 
 
-def local_text(found: Json, place: str) -> str:
-    """Return the same for a person; `place` as for `local_next_steps`."""
+def local_text(found: Json, location: str) -> str:
+    """Return the same for a person; `location` as for `local_next_steps`."""
     from trialpod_operator.display.words import duration, one_line, plural
     from trialpod_operator.view.reading import RUNNING
 
@@ -382,12 +382,12 @@ def local_text(found: Json, place: str) -> str:
             lines.append(f"  {plural(each['count'], 'trial')}: {one_line(each['message'])}")
             lines.append(f"    log: {one_line(each['log'])}")
         rest = len(found["failed"]) - MAX_GROUPS
-        lines += [f"  and {plural(rest, 'other message')}: {program()} results {shlex.quote(place)} --failed"][
+        lines += [f"  and {plural(rest, 'other message')}: {program()} results {shlex.quote(location)} --failed"][
             : rest > 0
         ]
     quiet = _quiet(found["silent"], found["deadline_s"]) if found["state"] == RUNNING else {}
     lines += _quiet_lines(quiet, found["deadline_s"])
-    steps = local_next_steps(found, place)
+    steps = local_next_steps(found, location)
     if found["state"] == RUNNING and not found["failed"] and not found["host"] and not quiet:
         lines += ["", "no obstacle is known"]
     return "\n".join([*lines, "", *(f"next: {step}" for step in steps)]).rstrip()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from trialpod.errors import InvalidInputError, StorageError, nearest
 from trialpod.storage.base import Storage, StorageUnavailableError
 from trialpod.storage.registry import open_storage
-from trialpod.tune.location.places import Place, experiment_place
+from trialpod.tune.location.locations import Location, experiment_location
 from trialpod.tune.search.auto import AutoSearch
 from trialpod.tune.search.library_searcher import LibrarySearcher
 from trialpod.tune.search.searcher import Searcher
@@ -30,7 +30,7 @@ _LOOKED_AT = 200
 class Earlier(Protocol):
     """The experiments that are kept beside one."""
 
-    def __call__(self, place: str) -> Storage:
+    def __call__(self, location: str) -> Storage:
         """Return the storage of one, by its name or URI.
 
         Raises:
@@ -54,23 +54,23 @@ class EarlierHere:
     """
 
     def __init__(self, parent: str | Path, uri: str, own: str) -> None:
-        self._parent, self._own = Place(str(parent), uri), own
+        self._parent, self._own = Location(str(parent), uri), own
 
-    def __call__(self, place: str) -> Storage:
+    def __call__(self, location: str) -> Storage:
         """Return the storage of one, by its name, directory or URI."""
-        if place == self._own:
-            raise InvalidInputError(f"warm start: {place!r} is this experiment itself", parameter="warm_start")
-        beside = "/" not in place and not place.startswith((".", "~"))
-        if beside and (self._parent.uri or Path(self._parent.directory, place).is_dir()):
-            return self._parent.named(place).storage()
-        if beside and not Path(place).is_dir():
-            guess = nearest(place, self.names())
+        if location == self._own:
+            raise InvalidInputError(f"warm start: {location!r} is this experiment itself", parameter="warm_start")
+        beside = "/" not in location and not location.startswith((".", "~"))
+        if beside and (self._parent.uri or Path(self._parent.directory, location).is_dir()):
+            return self._parent.named(location).storage()
+        if beside and not Path(location).is_dir():
+            guess = nearest(location, self.names())
             hint = f" Did you mean {guess!r}?" if guess else " Name one of them, or give a directory or a URI"
             raise InvalidInputError(
-                f"warm start: there is no experiment {place!r} in {self._parent.directory}.{hint}",
+                f"warm start: there is no experiment {location!r} in {self._parent.directory}.{hint}",
                 parameter="warm_start",
             )
-        return experiment_place(place).storage()
+        return experiment_location(location).storage()
 
     def names(self) -> list[str]:
         """Return the names of all others, in order."""
@@ -135,7 +135,7 @@ def learn(
 
 
 def _named(searcher: AutoSearch, places: Sequence[str]) -> dict[str, Any]:
-    read = [(place, *searcher.read_earlier(place)) for place in dict.fromkeys(places)]
+    read = [(location, *searcher.read_earlier(location)) for location in dict.fromkeys(places)]
     return _document(read, [])
 
 
@@ -165,7 +165,7 @@ def _document(read: list[tuple[str, list[list[Any]], int]], unused: list[dict[st
     mixed = [point for row in itertools.zip_longest(*best) for point in row if point is not None]
     return {
         "lessons": [["history", mixed]] if mixed else [],
-        "learned": [{"experiment": place, "trials": count} for place, _, count in read],
+        "learned": [{"experiment": location, "trials": count} for location, _, count in read],
         "unused": unused,
     }
 

@@ -55,7 +55,7 @@ class WriterClaim:
     """This process's claim to be the writer of an experiment.
 
     Args:
-        storage: the experiment's place.
+        storage: the experiment's location.
         me: who claims.
         clock: seconds of this machine, for differences only.
         sleep: waits for seconds.

@@ -52,7 +52,7 @@ from trialpod_operator.kube_client.manifest import (
 )
 from trialpod_operator.kube_client.script_draws import draw_here_too, draws_from_script, without_generator
 from trialpod_operator.kube_client.service_address import service_address
-from trialpod_operator.kube_client.storage import StoragePlace, default_storage, own_endpoint, reach
+from trialpod_operator.kube_client.storage import StorageLocation, default_storage, own_endpoint, reach
 from trialpod_operator.kube_client.version_skew import skew
 from trialpod_operator.kube_client.view import is_true, view_of
 
@@ -178,21 +178,21 @@ class KubernetesBackend:
         except InvalidInputError:
             return None  # no cluster is known: only stored results are read, perhaps
         with api:
-            place = self._storage_place(api, path)
-            if not place.endpoint:
+            location = self._storage_location(api, path)
+            if not location.endpoint:
                 return None
-            if self._secret is None and place.secret:
-                self._secret = place.secret  # the pods need it, too
-            return reach(api, place, self._environ)[1]
+            if self._secret is None and location.secret:
+                self._secret = location.secret  # the pods need it, too
+            return reach(api, location, self._environ)[1]
 
-    def _storage_place(self, api: Experiments, path: str) -> StoragePlace:
+    def _storage_location(self, api: Experiments, path: str) -> StorageLocation:
         """Return where a path is: as this backend was configured, or as the operator's default storage says."""
         default = default_storage(api.operator_facts())
         same = _bucket(str(default.get("uri") or "")) == _bucket(path)
         published = str(default.get("endpoint") or "") * same
         endpoint = self._endpoint if self._endpoint is not None else endpoint_of(path) or published
         secret = self._secret if self._secret is not None else str(default.get("credentialsSecret") or "") * same
-        return StoragePlace(path, endpoint, secret)
+        return StorageLocation(path, endpoint, secret)
 
     def attaches(self, path: str) -> bool:
         """Return whether there is a TuneExperiment for what is kept at `path`, which `run` would follow."""

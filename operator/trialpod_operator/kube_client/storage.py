@@ -48,7 +48,7 @@ class DeskStorageError(StorageError):
 
 
 @dataclass(frozen=True)
-class StoragePlace:
+class StorageLocation:
     """Where an experiment is kept, and how its pods reach that."""
 
     uri: str
@@ -71,7 +71,7 @@ class _Way:
     address: ServiceAddress | None = None
 
 
-def place_of(item: Mapping[str, Any], facts: Mapping[str, str]) -> StoragePlace:
+def location_of(item: Mapping[str, Any], facts: Mapping[str, str]) -> StorageLocation:
     """Return where an experiment is kept.
 
     Args:
@@ -82,7 +82,7 @@ def place_of(item: Mapping[str, Any], facts: Mapping[str, str]) -> StoragePlace:
     uri = str((item.get("status") or {}).get("storageUri") or "")
     if not uri and storage.get("uri"):
         uri = f"{str(storage['uri']).rstrip('/')}/{item['metadata']['name']}"
-    return StoragePlace(uri, str(storage.get("endpoint") or ""), str(storage.get("credentialsSecret") or ""))
+    return StorageLocation(uri, str(storage.get("endpoint") or ""), str(storage.get("credentialsSecret") or ""))
 
 
 def default_storage(facts: Mapping[str, str]) -> Json:
@@ -115,34 +115,36 @@ def opened(
     """
     from trialpod.storage.registry import local_folder, open_storage
 
-    place = place_of(item, api.operator_facts())
-    if not place.uri:
+    location = location_of(item, api.operator_facts())
+    if not location.uri:
         raise DeskStorageError("it is not known yet where the experiment is kept")
-    if local_folder(place.uri) is not None:
-        yield place.uri, open_storage(place.uri)
+    if local_folder(location.uri) is not None:
+        yield location.uri, open_storage(location.uri)
         return
-    storage, _ = reach(api, place, environ)
+    storage, _ = reach(api, location, environ)
     try:
-        yield place.uri, storage
+        yield location.uri, storage
     finally:
         storage.close()
 
 
-def reach(api: Experiments, place: StoragePlace, environ: Mapping[str, str] = os.environ) -> tuple[S3Storage, Route]:
+def reach(
+    api: Experiments, location: StorageLocation, environ: Mapping[str, str] = os.environ
+) -> tuple[S3Storage, Route]:
     """Open a place in a bucket, and return how it was reached.
 
     Args:
         api: the namespace of the experiment.
-        place: where it is.
+        location: where it is.
         environ: this process's keys and endpoint.
 
     Raises:
         DeskStorageError: it cannot be opened from here.
     """
     problems: list[tuple[_Way, str]] = []
-    for way in _ways(api, place, environ):
+    for way in _ways(api, location, environ):
         try:
-            return _open(api, place, way, environ)
+            return _open(api, location, way, environ)
         except (StorageError, InvalidInputError, PortForwardError) as error:
             problems.append((way, str(error)))
             if isinstance(error, DeskStorageError):
@@ -150,31 +152,33 @@ def reach(api: Experiments, place: StoragePlace, environ: Mapping[str, str] = os
     raise DeskStorageError(_explained(problems))
 
 
-def _ways(api: Experiments, place: StoragePlace, environ: Mapping[str, str]) -> Iterator[_Way]:
+def _ways(api: Experiments, location: StorageLocation, environ: Mapping[str, str]) -> Iterator[_Way]:
     if own := own_endpoint(environ):
         yield _Way(own, own=True)
-        if not place.endpoint:
+        if not location.endpoint:
             return
-    direct = _Way(place.endpoint.rstrip("/"))
-    address = service_address(place.endpoint, api.namespace)
+    direct = _Way(location.endpoint.rstrip("/"))
+    address = service_address(location.endpoint, api.namespace)
     if address is not None and address.certain and not environ.get(_IN_CLUSTER):
         yield _Way(direct.endpoint, address=address)
         yield direct
         return
     yield direct
-    if address is None and place.endpoint:
-        address = service_of_ip(lambda path: api.client.request("GET", path), place.endpoint, api.namespace)
+    if address is None and location.endpoint:
+        address = service_of_ip(lambda path: api.client.request("GET", path), location.endpoint, api.namespace)
     if address is not None:
         yield _Way(direct.endpoint, address=address)
 
 
-def _open(api: Experiments, place: StoragePlace, way: _Way, environ: Mapping[str, str]) -> tuple[S3Storage, Route]:
+def _open(
+    api: Experiments, location: StorageLocation, way: _Way, environ: Mapping[str, str]
+) -> tuple[S3Storage, Route]:
     from trialpod.storage.options import StorageOptions
     from trialpod.storage.s3.client import S3Client
     from trialpod.storage.s3.storage import S3Storage, parse_uri
 
     forward = None if way.address is None else PortForward(api.client.access, way.address)
-    keys, files = _keys(api, place.secret, environ, own_first=way.own)
+    keys, files = _keys(api, location.secret, environ, own_first=way.own)
     options = StorageOptions(
         endpoint=way.endpoint,
         connect_timeout_s=CONNECT_S if forward is None else FORWARD_S,
@@ -187,11 +191,11 @@ def _open(api: Experiments, place: StoragePlace, way: _Way, environ: Mapping[str
         credentials=keys,
         ca_pem=options.ca_pem,
     )
-    client = S3Client(parse_uri(place.uri)[0], options, credentials=keys, dial=route.dial)
+    client = S3Client(parse_uri(location.uri)[0], options, credentials=keys, dial=route.dial)
     if forward is not None:
         forward.check(FORWARD_S)
         logger.info("%s is reached by a port-forward", way.endpoint)
-    return S3Storage.open(place.uri, client=client), route
+    return S3Storage.open(location.uri, client=client), route
 
 
 def _explained(problems: list[tuple[_Way, str]]) -> str:

@@ -20,8 +20,8 @@ from trialpod_operator.kube_client.storage import opened
 from trialpod_operator.kube_client.view import condition, seconds, state_of, view_of
 from trialpod_operator.ui.access import ActionDeniedError, NoSuchExperimentError, User
 from trialpod_operator.ui.actions import Plan, plan
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.place import Place
 
 Json = dict[str, Any]
 
@@ -61,7 +61,7 @@ class DeskExperiments:
                 item = self._item(experiment_id)
                 uri, storage = self._open.enter_context(opened(self._api, item))
                 known = self._models[experiment_id] = ExperimentModel(
-                    Place(uri, storage, name=experiment_id), standing=lambda: self._standing(experiment_id)
+                    Location(uri, storage, name=experiment_id), standing=lambda: self._standing(experiment_id)
                 )
             return known
 
@@ -166,7 +166,7 @@ class DeskActions:
         found = chosen(model, action, arguments, self._flags)
         try:
             with self._lock:
-                return self._changed(model.place.name, found, arguments)
+                return self._changed(model.location.name, found, arguments)
         except MissingRightError as error:
             raise ActionDeniedError(str(error)) from error
         except ApiError as error:

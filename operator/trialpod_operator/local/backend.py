@@ -18,7 +18,7 @@ from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.storage.registry import local_folder, open_storage
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.callback import Callback
-from trialpod.tune.location.places import experiment_place
+from trialpod.tune.location.locations import experiment_location
 from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
 from trialpod.tune.progress_reporter import CLIReporter
 from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles, read_values_from
@@ -80,10 +80,10 @@ class LocalBackend:
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
             if stored is not None and not request.resume:
-                place = request.storage_uri or str(directory)
+                location = request.storage_uri or str(directory)
                 raise InvalidInputError(
-                    f"{place} holds an experiment already; continue with it by "
-                    f"Tuner.restore({place!r}, ...), or choose another name: RunConfig(name=...)"
+                    f"{location} holds an experiment already; continue with it by "
+                    f"Tuner.restore({location!r}, ...), or choose another name: RunConfig(name=...)"
                 )
             return replace(plan_from_request(request, stored), encode_params=encode_params)
 
@@ -147,7 +147,7 @@ class LocalBackend:
             settings = state.settings
             return ExperimentOutcome(
                 name=experiment.name,
-                path=experiment.place,
+                path=experiment.location,
                 uri=experiment.storage_uri,
                 state=state.flags.state,
                 message=state.flags.message,
@@ -189,7 +189,7 @@ class LocalBackend:
         if folder is None:
             # Of one whose first run ended at once only this machine has anything.
             stored = open_storage(path).exists(EXPERIMENT_KEY)
-            return stored or experiment_place(path).begun_here
+            return stored or experiment_location(path).begun_here
         return (folder / TRIALPOD_DIR).is_dir() and read_stored(folder) is not None
 
 

@@ -164,11 +164,11 @@ def _checked_plan(
     if plan.resources_of is None:
         slots.check(plan.resources)
     if stored is not None:
-        refuse_other_place(directory, stored, str(plan.document.get("storage", "")))
+        refuse_other_location(directory, stored, str(plan.document.get("storage", "")))
     return plan, stored
 
 
-def refuse_other_place(directory: Path, stored: Mapping[str, Any], now: str) -> None:
+def refuse_other_location(directory: Path, stored: Mapping[str, Any], now: str) -> None:
     """Raise InvalidInputError when the experiment in a directory is kept in another storage than `now`."""
     before = stored.get("storage", "")
     if before != now:

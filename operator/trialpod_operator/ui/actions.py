@@ -58,7 +58,7 @@ def plan(model: ExperimentModel, trial: str, samples: int | None, flags: str) ->
         samples: to be added.
         flags: with which other commands find the namespace.
     """
-    name = shlex.quote(model.place.name)
+    name = shlex.quote(model.location.name)
     known, state = model.num_samples, model.summary()["state"]
     ended = f"it has ended ({state})" if state in ("Succeeded", "Failed", "Stopped") else ""
     suspended = state == "Suspended"
@@ -104,11 +104,11 @@ class LocalActions:
 
     def listed(self, user: User, model: ExperimentModel) -> list[Json]:
         """Return the actions."""
-        place = shlex.quote(model.place.uri)
+        location = shlex.quote(model.location.uri)
         pid = _runner(model)
         suspend = {
             "name": "suspend",
-            "command": f"trialpod suspend {place}",
+            "command": f"trialpod suspend {location}",
             "allowed": pid is not None,
             "why_not": None if pid is not None else "no process of this machine runs it",
         }
@@ -143,6 +143,6 @@ class LocalActions:
 
 
 def _runner(model: ExperimentModel) -> int | None:
-    folder = local_folder(model.place.uri)
+    folder = local_folder(model.location.uri)
     found = activity(Path(folder)) if folder is not None else None
     return found.holder.pid if found is not None and found.holder is not None and found.runs else None

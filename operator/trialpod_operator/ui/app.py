@@ -200,7 +200,7 @@ class Server:
 
     def _csv(self, request: Request) -> Response:
         model = self._model(request)
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", model.place.name)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", model.location.name)
         return Response(
             results_csv(model.rows()) + "\n",
             media_type="text/csv; charset=utf-8",

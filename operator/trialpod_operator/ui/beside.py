@@ -128,7 +128,7 @@ def main(root: str) -> None:
     announced = threading.Event()
     threading.Thread(target=end_with_parent, name="trialpod-ui-parent", daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
-        serve(page_of(LocalExperiments(root)), place=root, announce=announce)
+        serve(page_of(LocalExperiments(root)), location=root, announce=announce)
 
 
 if __name__ == "__main__":

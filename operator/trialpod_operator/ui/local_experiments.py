@@ -13,8 +13,8 @@ from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.parallel import run_all
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod_operator.ui.access import Json, NoSuchExperimentError, User
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.place import Place
 from trialpod_operator.view.reading import activity, is_experiment
 
 REFRESH_S = 1.0
@@ -49,13 +49,13 @@ class LocalExperiments:
         self._lock = threading.Lock()
         self._models: dict[str, ExperimentModel] = {}
         folder = local_folder(uri)
-        self._one: Place | None = None
+        self._one: Location | None = None
         self._root = folder
         self._bucket = _Bucket(uri, clock) if folder is None else None
         if folder is None:
             return
         if is_experiment(folder):
-            self._one = Place(uri)
+            self._one = Location(uri)
         elif not folder.is_dir():
             raise InvalidInputError(f"{folder} does not exist; give an experiment, or a folder with some in it")
 
@@ -102,13 +102,13 @@ class LocalExperiments:
         if name not in self._names():
             raise NoSuchExperimentError(f"there is no experiment {name!r} here")
         if self._bucket is not None:
-            place = self._bucket.place(name)
+            location = self._bucket.location(name)
         elif self._one is not None:
-            place = self._one
+            location = self._one
         else:
             assert self._root is not None
-            place = Place(self._root / name)
-        return ExperimentModel(place, clock=self._clock, interrupted=lambda: _is_interrupted(place))
+            location = Location(self._root / name)
+        return ExperimentModel(location, clock=self._clock, interrupted=lambda: _is_interrupted(location))
 
 
 class _Bucket:
@@ -127,12 +127,12 @@ class _Bucket:
         """Return the names of the experiments."""
         return self._listed() or [self._name]
 
-    def place(self, name: str) -> Place:
+    def location(self, name: str) -> Location:
         """Return where one of `names` is."""
         if name not in self._listed():
-            return Place(self._uri, self._storage)
+            return Location(self._uri, self._storage)
         base, mark, query = self._uri.partition("?")
-        return Place(f"{base}/{name}{mark}{query}", self._storage.sub(name), name)
+        return Location(f"{base}/{name}{mark}{query}", self._storage.sub(name), name)
 
     @property
     def _name(self) -> str:
@@ -161,8 +161,8 @@ class _Bucket:
             found.append(name)
 
 
-def _is_interrupted(place: Place) -> bool:
-    folder = local_folder(place.uri)
+def _is_interrupted(location: Location) -> bool:
+    folder = local_folder(location.uri)
     if folder is None:
         return False
     found = activity(Path(folder))

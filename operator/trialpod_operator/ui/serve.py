@@ -40,14 +40,14 @@ def page_of(experiments: Experiments, actions: Actions | None = None, *, optuna:
     return made
 
 
-def serve(app_of: AppOf, *, port: int = 0, at: str = "", place: str = "", announce: Callable[[str], None]) -> None:
+def serve(app_of: AppOf, *, port: int = 0, at: str = "", location: str = "", announce: Callable[[str], None]) -> None:
     """Serve an application to browsers of this machine.
 
     Args:
         app_of: makes it.
         port: of 127.0.0.1; 0 chooses a free one.
         at: what of it the link opens, as "#/e/NAME".
-        place: the folder or URI that it shows, by which other commands of this user find the link; "": by none.
+        location: the folder or URI that it shows, by which other commands of this user find the link; "": by none.
         announce: called with each link that opens a session.
 
     Raises:
@@ -64,7 +64,7 @@ def serve(app_of: AppOf, *, port: int = 0, at: str = "", place: str = "", announ
         ) from error
     bound = int(listener.getsockname()[1])
 
-    page = PageFile(place) if place else None
+    page = PageFile(location) if location else None
 
     def publish(token: str) -> None:
         link = f"http://{LOOPBACK}:{bound}/?token={token}"

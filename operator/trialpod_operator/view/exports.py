@@ -104,7 +104,7 @@ def write_optuna_journal(model: ExperimentModel, file: Path) -> None:
     summary = model.summary()
     if summary["metric"] is None:
         raise InvalidInputError(
-            f"{model.place.uri} has no metric, which a study of Optuna needs; --csv and --parquet do without one"
+            f"{model.location.uri} has no metric, which a study of Optuna needs; --csv and --parquet do without one"
         )
 
     def write(path: Path) -> None:

@@ -45,8 +45,8 @@ from trialpod_operator.experiment.records import Record
 from trialpod_operator.view.curves import MAX_POINTS, Curve, encode_points
 from trialpod_operator.view.history import Histories
 from trialpod_operator.view.importance import importance
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.parameters import Parameters, dotted
-from trialpod_operator.view.place import Place
 from trialpod_operator.view.reading import INTERRUPTED, RUNNING, stored_document
 from trialpod_operator.view.recorded_engine import RecordedEngine
 from trialpod_operator.view.results_file import Point, point_of, read_columns, read_points, sample_points
@@ -111,24 +111,24 @@ class ExperimentModel:
     """Reads one experiment.
 
     Args:
-        place: where it is.
+        location: where it is.
         clock: returns seconds since the epoch.
         interrupted: tells whether no process runs the experiment although it has work left; asked at each header.
         standing: where a cluster's resources know it better, returns "state", "reason" and "sentence".
 
     Attributes:
-        place: where it is.
+        location: where it is.
     """
 
     def __init__(
         self,
-        place: Place,
+        location: Location,
         *,
         clock: Callable[[], float] = time.time,
         interrupted: Callable[[], bool] = lambda: False,
         standing: Callable[[], Json] | None = None,
     ) -> None:
-        self.place = place
+        self.location = location
         self._clock = clock
         self._interrupted = interrupted
         self._standing = standing
@@ -137,7 +137,7 @@ class ExperimentModel:
         self._version = 0
         self._pruned, self._pruned_at = 0, -1  # trials that a scheduler stopped, and at which version
         self._stored: Json = {}
-        self._recorded = RecordedEngine(place.name, None)
+        self._recorded = RecordedEngine(location.name, None)
         self._follower: JournalFollower | None = None
         self._histories = Histories()
         self._parameters = Parameters({})
@@ -199,7 +199,7 @@ class ExperimentModel:
         """Remove the copy of what is in a bucket, once nobody reads it."""
         with self._lock:
             self._closed = True
-            self.place.close()
+            self.location.close()
 
     def load(self) -> None:
         """Take in everything, for a caller that shows it once.
@@ -214,12 +214,12 @@ class ExperimentModel:
         self._read_files(math.inf)
 
     def _follow(self) -> None:
-        self.place.refresh()
+        self.location.refresh()
         if self._follower is None:
-            self._stored = stored_document(self.place.directory)
-            self._recorded = RecordedEngine(self._stored.get("name", self.place.name), self._stored.get("total"))
+            self._stored = stored_document(self.location.directory)
+            self._recorded = RecordedEngine(self._stored.get("name", self.location.name), self._stored.get("total"))
             self._parameters = Parameters(self._stored)
-            self._follower = JournalFollower(self.place.directory / TRIALPOD_DIR / JOURNAL_DIR)
+            self._follower = JournalFollower(self.location.directory / TRIALPOD_DIR / JOURNAL_DIR)
         update = self._follower.poll()
         if update.restart:
             self._recorded.restart(update.snapshot)
@@ -285,7 +285,7 @@ class ExperimentModel:
             reported = [each for each in self._recorded.engine.state.trials.values() if each.results]
             for trial in sorted(reported, key=rank):
                 found.later(trial.trial_id)
-            if self.place.is_folder and len(reported) > MIN_SAMPLED_TRIALS:
+            if self.location.is_folder and len(reported) > MIN_SAMPLED_TRIALS:
                 found.unsampled.extend(found.unread)
         return found
 
@@ -344,7 +344,7 @@ class ExperimentModel:
         for trial_id, key in zip(trials, keys, strict=False):
             with contextlib.suppress(OSError):
                 curves[trial_id] = curve = Curve()
-                curve.extend(sample_points(self.place.directory / key, metric.name, SAMPLE_POINTS))
+                curve.extend(sample_points(self.location.directory / key, metric.name, SAMPLE_POINTS))
                 curve.count = 0  # nothing of it counts as taken in
                 curve.encoded("iteration", self._point_limit(), 1.0)
         with self._lock:
@@ -371,7 +371,7 @@ class ExperimentModel:
 
     def _read_all(self, keys: Sequence[str]) -> list[bytes]:
         """Return the files; those of a bucket are read at once, each request of which takes milliseconds."""
-        if self.place.is_folder:
+        if self.location.is_folder:
             return [self._stored_results(key) for key in keys]
         found: dict[str, bytes] = {}
         run_all([partial(self._read_into, found, key) for key in keys], READ_BATCH)
@@ -383,7 +383,7 @@ class ExperimentModel:
     def _stored_results(self, key: str) -> bytes:
         """Return a trial's ``result.json``; nothing where it cannot be read."""
         try:
-            return self.place.storage.read(key)
+            return self.location.storage.read(key)
         except (KeyMissingError, StorageUnavailableError):
             return b""
 
@@ -473,7 +473,7 @@ class ExperimentModel:
             return build_view(
                 recorded.engine,
                 recorded.settings,
-                path=self.place.uri,
+                path=self.location.uri,
                 now=state.clock.now if idle else self._clock(),  # while no process runs it, no time is used up
                 rows=rows,
                 row=self.trial_row,
@@ -486,7 +486,7 @@ class ExperimentModel:
         elsewhere = self._stored.get("storage") or ""
         return build_row(
             trial,
-            path=f"{self.place.uri}/{dirname}",
+            path=f"{self.location.uri}/{dirname}",
             name=recorded.trial_name(trial),
             now=self._clock(),
             checkpoints=f"{elsewhere}/{dirname}" if elsewhere else "",
@@ -505,7 +505,7 @@ class ExperimentModel:
             elif shown == RUNNING and self._interrupted():
                 shown = INTERRUPTED
             found = {
-                "id": self.place.name,
+                "id": self.location.name,
                 "name": settings.name,
                 "namespace": self._stored.get("namespace") or None,
                 "state": shown,
@@ -564,7 +564,7 @@ class ExperimentModel:
                 "search": self._algorithm("search"),
                 "version": self.cursor,
                 "loading": remaining,
-                "place": self.place.uri,
+                "place": self.location.uri,
                 "stale_since": self._stale_since,
                 "damaged": None
                 if self._problem is None
@@ -585,7 +585,7 @@ class ExperimentModel:
         """
         with self._lock:
             trial = self._trial(trial_id)
-            where = f"{self.place.uri}/{self._recorded.dirname(trial)}"
+            where = f"{self.location.uri}/{self._recorded.dirname(trial)}"
             elsewhere = self._stored.get("storage") or ""
             kept = f"{elsewhere}/{self._recorded.dirname(trial)}" if elsewhere else where
             in_pods = bool(self._stored.get("namespace"))
@@ -701,7 +701,7 @@ class ExperimentModel:
     def _trial(self, trial_id: str) -> Trial:
         found = self._recorded.engine.state.trials.get(trial_id)
         if found is None:
-            raise NoSuchTrialError(f"there is no trial {trial_id!r} in {self.place.uri}")
+            raise NoSuchTrialError(f"there is no trial {trial_id!r} in {self.location.uri}")
         return found
 
     def _row(self, trial: Trial) -> msgspec.Raw:
@@ -820,7 +820,7 @@ class ExperimentModel:
         return None
 
     def _log_tail(self, key: str) -> str | None:
-        storage = self.place.storage
+        storage = self.location.storage
         try:
             folder, _, _ = key.rpartition("/")
             size = storage.sizes(folder).get(key)
@@ -834,13 +834,13 @@ class ExperimentModel:
 
     def _described(self, error: TrialpodError) -> Json:
         """Return what `trialpod fsck` would say."""
-        command = f"trialpod fsck {self.place.uri}"
+        command = f"trialpod fsck {self.location.uri}"
         messages = [str(error)]
         if isinstance(error, (JournalError, InvalidInputError)):
             from trialpod_operator.experiment.fsck.examine import examine
 
             try:
-                found = examine(self.place.storage)
+                found = examine(self.location.storage)
                 errors = [each for each in found.findings if each.severity == "error"]
                 messages = list(dict.fromkeys(each.what for each in errors)) or messages
             except TrialpodError as another:

@@ -44,7 +44,7 @@ class ReadExperiment:
     def __init__(self, directory: Path, uri: str = "", fetch: Callable[[], None] = lambda: None) -> None:
         stored = stored_document(directory)
         self.directory = directory
-        self.place = uri or str(directory)
+        self.location = uri or str(directory)
         self.name: str = stored.get("name", directory.name)
         # Where it is stored when that is not `directory`.
         # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
@@ -71,7 +71,7 @@ class ReadExperiment:
 
     def path(self, trial: Trial) -> str:
         """Return the directory of a trial, or its URI."""
-        return f"{self.place}/{self._recorded.dirname(trial)}"
+        return f"{self.location}/{self._recorded.dirname(trial)}"
 
     def checkpoint_uri(self, trial: Trial) -> str:
         """Return where the trial's checkpoints are, when that is not its directory; else ""."""
@@ -93,39 +93,39 @@ class ReadExperiment:
                 checkpoints=self.checkpoint_uri(trial),
             )
 
-        return build_view(self.engine, self._recorded.settings, path=self.place, now=now, rows=rows, row=row)
+        return build_view(self.engine, self._recorded.settings, path=self.location, now=now, rows=rows, row=row)
 
 
-def read_view(place: str | Path, *, rows: int | None, storage: Storage | None = None) -> ExperimentView:
+def read_view(location: str | Path, *, rows: int | None, storage: Storage | None = None) -> ExperimentView:
     """Return an experiment for display.
 
     Args:
-        place: its directory, or the URI where it is kept ("s3://bucket/prefix/name").
+        location: its directory, or the URI where it is kept ("s3://bucket/prefix/name").
         rows: at most so many trials; None = all.
         storage: that of a URI, when it is open already.
     """
-    with reading(place, storage) as experiment:
+    with reading(location, storage) as experiment:
         return experiment.view(rows, time.time())
 
 
 @contextlib.contextmanager
-def reading(place: str | Path, storage: Storage | None = None) -> Iterator[ReadExperiment]:
+def reading(location: str | Path, storage: Storage | None = None) -> Iterator[ReadExperiment]:
     """Yield the experiment in a directory or at a URI.
 
     Args:
-        place: the directory, or the URI.
+        location: the directory, or the URI.
         storage: that of a URI, when it is open already; None opens it with this process's keys.
 
     Raises:
         InvalidInputError: there is none.
         StorageError: the storage cannot be read.
     """
-    place = normalize_uri(str(place))
-    folder = local_folder(place)
+    location = normalize_uri(str(location))
+    folder = local_folder(location)
     if folder is not None:
         yield ReadExperiment(folder)
         return
-    uri = place.rstrip("/")
+    uri = location.rstrip("/")
     storage = open_storage(uri) if storage is None else storage
     with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
         directory = Path(copy)
@@ -208,21 +208,21 @@ def activity(directory: Path) -> Activity:
     return Activity(holder, runs, () if runs else tuple(users))
 
 
-def live_view(place: str, *, rows: int | None) -> tuple[ExperimentView, Activity]:
+def live_view(location: str, *, rows: int | None) -> tuple[ExperimentView, Activity]:
     """Return an experiment as it is: one with work left that nobody runs is interrupted.
 
     Args:
-        place: its directory, or the URI where it is kept, of which this machine has no processes.
+        location: its directory, or the URI where it is kept, of which this machine has no processes.
         rows: at most so many trials; None = all.
     """
-    found = place_activity(place)
-    with reading(place) as experiment:
+    found = activity_at(location)
+    with reading(location) as experiment:
         return current_view(experiment, found, rows, time.time()), found
 
 
-def place_activity(place: str) -> Activity:
+def activity_at(location: str) -> Activity:
     """Return who runs an experiment; ask before it is read, so that one that ends meanwhile has its last state."""
-    folder = local_folder(place)
+    folder = local_folder(location)
     return Activity(None, runs=False, known=False) if folder is None else activity(folder)
 
 

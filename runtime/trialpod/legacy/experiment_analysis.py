@@ -106,11 +106,11 @@ class ExperimentAnalysis:
 
             given = uri_of("ExperimentAnalysis(storage_filesystem=...)", given, storage_filesystem)
         if isinstance(given, (str, os.PathLike)):
-            from trialpod.tune.location.places import experiment_place
+            from trialpod.tune.location.locations import experiment_location
             from trialpod.tune.tuner import open_backend
 
-            place = os.path.dirname(given) if os.path.isfile(given) else given
-            experiment = open_backend(backend).load(str(experiment_place(place)))
+            location = os.path.dirname(given) if os.path.isfile(given) else given
+            experiment = open_backend(backend).load(str(experiment_location(location)))
         else:
             experiment = given
         if default_mode is not None:

@@ -77,7 +77,7 @@ def move_aside_in_storage(storage: Storage) -> str:
 
 
 def _copy_experiment(storage: Storage, target: Storage) -> None:
-    """Write what names the copy, last: with its own place in it."""
+    """Write what names the copy, last: with its own location in it."""
     try:
         data = storage.read(EXPERIMENT_KEY)
     except KeyMissingError:

@@ -182,15 +182,15 @@ class Result:
             TrialpodError: a file in it is damaged, or the storage cannot be read.
         """
         from trialpod.storage.checkpoints import open_checkpoints
-        from trialpod.tune.location.places import resolve
+        from trialpod.tune.location.locations import resolve
 
         if storage_filesystem is not None:
             from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Result.from_path(storage_filesystem=...)", path, storage_filesystem)
-        place = resolve(path)
-        directory = str(place)
-        storage = place.storage()
+        location = resolve(path)
+        directory = str(location)
+        storage = location.storage()
         config = _read_params(storage, directory)
         rows = read_rows(directory, storage)
         if config is None and not rows:
@@ -375,19 +375,19 @@ def import_pandas() -> Any:
 
 
 def newest_and_best(
-    place: str, infos: Sequence[CheckpointInfo], rules: CheckpointRules
+    location: str, infos: Sequence[CheckpointInfo], rules: CheckpointRules
 ) -> tuple[Checkpoint | None, list[tuple[Checkpoint, dict[str, Any]]]]:
     """Return the newest of a trial's checkpoints, and the best ones that the rules keep, from worst to best.
 
     Args:
-        place: the trial's directory or URI.
+        location: the trial's directory or URI.
         infos: its checkpoints, oldest first.
         rules: the experiment's.
     """
     from trialpod.storage.checkpoints.retention import ranked
 
     infos = sorted(infos, key=lambda info: info.index)
-    saved = {info.index: entry for info, entry in zip(infos, checkpoints_in(place, infos), strict=True)}
+    saved = {info.index: entry for info, entry in zip(infos, checkpoints_in(location, infos), strict=True)}
     try:
         order = ranked(infos, rules)
     except InvalidInputError:  # a score that is not a number: the trial has failed of it
@@ -396,19 +396,19 @@ def newest_and_best(
     return (saved[infos[-1].index][0] if infos else None), best
 
 
-def checkpoints_in(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+def checkpoints_in(location: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
     """Return checkpoints with the metrics of their results, oldest first; `place` is a trial's directory or URI."""
     ordered = sorted(infos, key=lambda info: info.index)
-    if "://" in place:
+    if "://" in location:
         from trialpod.tune.checkpoints.checkpoint import StoredCheckpoint
 
-        return [(StoredCheckpoint(place, info), Metrics(info.metrics)) for info in ordered]
+        return [(StoredCheckpoint(location, info), Metrics(info.metrics)) for info in ordered]
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
-    return [(Checkpoint(os.path.join(place, info.name)), Metrics(info.metrics)) for info in ordered]
+    return [(Checkpoint(os.path.join(location, info.name)), Metrics(info.metrics)) for info in ordered]
 
 
-def _read_params(storage: Storage, place: str) -> dict[str, Any] | None:
+def _read_params(storage: Storage, location: str) -> dict[str, Any] | None:
     from trialpod.storage.base import KeyMissingError
 
     try:
@@ -416,11 +416,11 @@ def _read_params(storage: Storage, place: str) -> dict[str, Any] | None:
     except KeyMissingError:
         return None
     except ValueError as error:
-        raise InvalidInputError(f"{place}/{_PARAMS_FILE} is not JSON: {error}") from error
+        raise InvalidInputError(f"{location}/{_PARAMS_FILE} is not JSON: {error}") from error
     return params if isinstance(params, dict) else None
 
 
-def _read_error(storage: Storage, place: str) -> TrialFailedError | None:
+def _read_error(storage: Storage, location: str) -> TrialFailedError | None:
     from trialpod.storage.base import KeyMissingError
 
     try:
@@ -430,7 +430,7 @@ def _read_error(storage: Storage, place: str) -> TrialFailedError | None:
     if not text:
         return None
     latest = text[text.rfind("Failure # ") :] if "Failure # " in text else text
-    return failure(latest.splitlines()[-1], place.rpartition("/")[2], latest, place)
+    return failure(latest.splitlines()[-1], location.rpartition("/")[2], latest, location)
 
 
 def __getattr__(name: str) -> Any:

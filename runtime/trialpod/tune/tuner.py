@@ -36,7 +36,13 @@ from trialpod.tune.command.command import Command
 from trialpod.tune.config import RunConfig, TuneConfig, log_files, seconds, stop_numbers
 from trialpod.tune.environment import Overrides
 from trialpod.tune.location.experiment_names import RunNames, claim, default_name
-from trialpod.tune.location.places import DEFAULT_STORAGE, Place, experiment_place, kept_at, resolve
+from trialpod.tune.location.locations import (
+    DEFAULT_STORAGE,
+    Location,
+    experiment_location,
+    kept_at,
+    resolve,
+)
 from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import bundles_of, resources_of
@@ -70,7 +76,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class _Resume:
-    place: Place
+    location: Location
     unfinished: bool = True
     errored: bool = False
     restart: bool = False
@@ -119,7 +125,9 @@ class Tuner:
         self._backend = backend
         self._resume: _Resume | None = None
         self._grid: ResultGrid | None = None
-        self._begun: Place | None = None  # where the latest `fit` runs; readable when `fit` raises an exception, too
+        self._begun: Location | None = (
+            None  # where the latest `fit` runs; readable when `fit` raises an exception, too
+        )
         self._unused_scheduler: Any = None  # a copy from before the first `fit`
         self._check()
 
@@ -163,7 +171,7 @@ class Tuner:
             from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Tuner.restore(storage_filesystem=...)", path, storage_filesystem)
-        place = experiment_place(path)
+        location = experiment_location(path)
         if _resume_config is not None:
             resume_unfinished, resume_errored, restart_errored = resume_flags(
                 _resume_config, defaults=(resume_unfinished, resume_errored, restart_errored) == (True, False, False)
@@ -172,12 +180,12 @@ class Tuner:
             raise InvalidInputError(
                 "Tuner.restore(trainable=..., overwrite_trainable=...): both are the Trainable; give trainable only"
             )
-        prepare_storage(open_backend(backend), str(place))
+        prepare_storage(open_backend(backend), str(location))
         trainable = overwrite_trainable if trainable is None else trainable
         if trainable is None:
-            trainable = stored_trainable(place, "Tuner.restore")
+            trainable = stored_trainable(location, "Tuner.restore")
         trainable = resolve_trainable(trainable)
-        saved = _saved(place, "Tuner.restore", inspect_trainable(trainable).name)
+        saved = _saved(location, "Tuner.restore", inspect_trainable(trainable).name)
         if not run_options(trainable):
             trainable = with_run_options(trainable, **saved.get("run_options", {}))
         space = saved["param_space"] if param_space is None else checked_space(param_space)
@@ -195,7 +203,7 @@ class Tuner:
                 "tuner.run_config.callbacks before fit() if they are needed",
                 ", ".join(saved["left_out"]),
             )
-        tuner._resume = _Resume(place, resume_unfinished, resume_errored, restart_errored and not resume_errored)
+        tuner._resume = _Resume(location, resume_unfinished, resume_errored, restart_errored and not resume_errored)
         return tuner
 
     @classmethod
@@ -211,10 +219,10 @@ class Tuner:
             from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Tuner.can_restore(storage_filesystem=...)", path, storage_filesystem)
-        place = experiment_place(path)
-        prepare_storage(open_backend(backend), str(place))
-        stored = place.storage().exists(TUNER_FILE) or _file_here(place) is not None
-        return stored and open_backend(backend).can_restore(str(place))
+        location = experiment_location(path)
+        prepare_storage(open_backend(backend), str(location))
+        stored = location.storage().exists(TUNER_FILE) or _file_here(location) is not None
+        return stored and open_backend(backend).can_restore(str(location))
 
     @property
     def run_config(self) -> RunConfig:
@@ -231,18 +239,18 @@ class Tuner:
     ) -> None:
         """Have `fit` resume the experiment of the name in the RunConfig, with this Tuner's arguments."""
         overrides = Overrides.read()
-        place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name).rpartition("/")[2])
-        if not open_backend(self._backend).can_restore(str(place)):
+        location = self._parent(overrides).named(str(overrides.run_name or self._run_config.name).rpartition("/")[2])
+        if not open_backend(self._backend).can_restore(str(location)):
             if not must:
                 return
             raise InvalidInputError(
-                f"tune.run(resume=True): there is no experiment to resume at {place}; leave resume out, or give "
+                f"tune.run(resume=True): there is no experiment to resume at {location}; leave resume out, or give "
                 "resume='AUTO', which starts one where there is none"
             )
-        prepare_storage(open_backend(self._backend), str(place))
-        saved = _saved(place, "tune.run", self._facts.name)
+        prepare_storage(open_backend(self._backend), str(location))
+        saved = _saved(location, "tune.run", self._facts.name)
         check_same_keys(saved["param_space"], self._param_space)
-        self._resume = _Resume(place, unfinished, errored, restart)
+        self._resume = _Resume(location, unfinished, errored, restart)
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end and return the results of its trials.
@@ -263,35 +271,35 @@ class Tuner:
         objects = ObjectSet()
         code = packed_trainable(self._trainable, name=self._facts.name, own_code=own_code, objects=objects)
         state = self._state()
-        place, resume = self._place(overrides, backend)
-        place.check_directory()
-        request = self._request(place, overrides)
+        location, resume = self._place(overrides, backend)
+        location.check_directory()
+        request = self._request(location, overrides)
         if resume is not None and not self._continues(request, backend, overrides):
             resume = None
-            if place.uri and backend.can_restore(str(place)):  # it was not moved aside
-                place = _free(place, backend)
+            if location.uri and backend.can_restore(str(location)):  # it was not moved aside
+                location = _free(location, backend)
         if resume is None:
-            new = not os.path.lexists(place.directory)
-            place = claim(place, exact=self._is_named(overrides))
-        folder = Path(place.directory, OUR_FOLDER)
+            new = not os.path.lexists(location.directory)
+            location = claim(location, exact=self._is_named(overrides))
+        folder = Path(location.directory, OUR_FOLDER)
         os.makedirs(folder, exist_ok=True)
         if len(state) >= SMALLEST:
             state = self._state(ValueFiles(folder))  # the backend brings them to a bucket
-        write_atomically(Path(place.directory, TUNER_FILE), state)
+        write_atomically(Path(location.directory, TUNER_FILE), state)
         request = replace(
             request,
-            name=os.path.basename(place.directory),
-            storage_path=os.path.dirname(place.directory),
-            storage_uri=place.uri,
+            name=os.path.basename(location.directory),
+            storage_path=os.path.dirname(location.directory),
+            storage_uri=location.uri,
             trainable=write_trainable(code, folder, objects),
-            callbacks=[*request.callbacks, *self._syncing(place, own_code=own_code)],
+            callbacks=[*request.callbacks, *self._syncing(location, own_code=own_code)],
             resume=resume is not None,
             resume_unfinished=resume is None or resume.unfinished,
             resume_errored=resume is not None and resume.errored,
             restart_errored=resume is not None and resume.restart,
             retry_failed=resume is not None and resume.retry_failed,
         )
-        self._grid, self._begun = None, place
+        self._grid, self._begun = None, location
         started = time.time()
         try:
             outcome = backend.run(request)
@@ -301,8 +309,8 @@ class Tuner:
             script_errors.mark_handled(error)
             raise
         except InvalidInputError:
-            if resume is None and new and kept_at(place.directory) is None:
-                shutil.rmtree(place.directory, ignore_errors=True)  # nothing of an experiment is in it
+            if resume is None and new and kept_at(location.directory) is None:
+                shutil.rmtree(location.directory, ignore_errors=True)  # nothing of an experiment is in it
                 self._begun = None
             raise
         self._grid = self._results(outcome)
@@ -339,10 +347,10 @@ class Tuner:
         """
         if self._grid is not None:
             return self._grid
-        place = self._begun or (self._resume.place if self._resume is not None else None)
-        if place is None:
+        location = self._begun or (self._resume.location if self._resume is not None else None)
+        if location is None:
             raise NotReadyError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
-        return self._results(open_backend(self._backend).load(str(place)))
+        return self._results(open_backend(self._backend).load(str(location)))
 
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
         """Return the resources that a trial with this config needs, by name: cpu, gpu, memory and so on."""
@@ -369,7 +377,7 @@ class Tuner:
         check_scheduler(made_scheduler(config.scheduler), config)
         made_search_alg(config.search_alg)
 
-    def _parent(self, overrides: Overrides) -> Place:
+    def _parent(self, overrides: Overrides) -> Location:
         sync = self._run_config.sync_config
         storage = self._run_config.storage_path or (sync.upload_dir if sync is not None else None)
         if self._copies_to:
@@ -387,7 +395,7 @@ class Tuner:
         storage = str(self._run_config.storage_path or "")
         return sync.upload_dir or (storage if "://" in storage else "")
 
-    def _syncing(self, place: Place, *, own_code: bool) -> list[Any]:
+    def _syncing(self, location: Location, *, own_code: bool) -> list[Any]:
         """Return the callback that has the script's own syncer copy the experiment."""
         sync = self._run_config.sync_config
         if sync is None or sync.own_syncer is None:
@@ -399,18 +407,18 @@ class Tuner:
                 "SyncConfig(syncer=%s(...)) is not used in a cluster: pods share no folder that it could copy; "
                 "trials write to %s directly",
                 type(sync.own_syncer).__name__,
-                place,
+                location,
             )
             return []
-        remote = f"{self._copies_to.rstrip('/')}/{os.path.basename(place.directory)}" if self._copies_to else ""
-        return [SyncerCallback(sync.own_syncer, place.directory, remote)] if remote else []
+        remote = f"{self._copies_to.rstrip('/')}/{os.path.basename(location.directory)}" if self._copies_to else ""
+        return [SyncerCallback(sync.own_syncer, location.directory, remote)] if remote else []
 
     def _is_named(self, overrides: Overrides) -> bool:
         return bool(overrides.run_name or self._run_config.name)
 
-    def _place(self, overrides: Overrides, backend: Backend) -> tuple[Place, _Resume | None]:
+    def _place(self, overrides: Overrides, backend: Backend) -> tuple[Location, _Resume | None]:
         if self._resume is not None:
-            return self._resume.place, self._resume
+            return self._resume.location, self._resume
         if overrides.run_name:
             name = _run_names.next(overrides.run_name)
         else:
@@ -420,24 +428,24 @@ class Tuner:
             if under_ray() and nearest_name is not None and (near := nearest_name(name)) != name:
                 logger.warning("RunConfig(name=%r): the experiment is called %r, as a cluster allows it", name, near)
                 name = near
-        place = self._parent(overrides).named(name)
+        location = self._parent(overrides).named(name)
         if not self._is_named(overrides):
             if overrides.resume:
                 raise InvalidInputError(
                     "TRIALPOD_RESUME=1: the experiment has no name to find it by; give the one to continue with, in "
                     "RunConfig(name=...) or the variable TRIALPOD_RUN_NAME"
                 )
-            return place, None
-        if not backend.can_restore(str(place)):
-            return place, None
+            return location, None
+        if not backend.can_restore(str(location)):
+            return location, None
         attaches = getattr(backend, "attaches", None)
         resume = overrides.resume or overrides.if_exists == "resume"
-        if attaches is not None and not resume and not attaches(str(place)):
+        if attaches is not None and not resume and not attaches(str(location)):
             raise InvalidInputError(
-                f"{place} holds an experiment already. Continue it: Tuner.restore({str(place)!r}, trainable).fit() "
-                "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...)"
+                f"{location} holds an experiment already. Continue it: Tuner.restore({str(location)!r}, trainable)"
+                ".fit() or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...)"
             )
-        return place, _Resume(place, retry_failed=True)
+        return location, _Resume(location, retry_failed=True)
 
     def _continues(self, request: ExperimentRequest, backend: Backend, overrides: Overrides) -> bool:
         """Decide what happens to the existing experiment; return whether `fit` continues it."""
@@ -456,7 +464,7 @@ class Tuner:
             return False  # under a name of its own: in a bucket nothing can be renamed
         return bool(settle(request, wanted))
 
-    def _request(self, place: Place, overrides: Overrides) -> ExperimentRequest:
+    def _request(self, location: Location, overrides: Overrides) -> ExperimentRequest:
         tuning, running, facts = self._tune_config, self._run_config, self._facts
         resources, resources_fn = resources_of(self._trainable)
         stop: Any = running.stop
@@ -467,9 +475,9 @@ class Tuner:
         elif stop is not None:
             stop = copy.deepcopy(stop)
         return ExperimentRequest(
-            name=os.path.basename(place.directory),
-            storage_path=os.path.dirname(place.directory),
-            storage_uri=place.uri,
+            name=os.path.basename(location.directory),
+            storage_path=os.path.dirname(location.directory),
+            storage_uri=location.uri,
             trainable=TrainableRef(),  # written once nothing speaks against the experiment any more
             command=self._trainable.command_spec if isinstance(self._trainable, Command) else None,
             trainable_name=facts.name,
@@ -491,7 +499,7 @@ class Tuner:
             search_alg=made_search_alg(tuning.search_alg),
             scheduler=self._scheduler_of_fit(made_scheduler(tuning.scheduler)),
             stop=stop,
-            checkpoint_rules=self._checkpoint_rules(place),
+            checkpoint_rules=self._checkpoint_rules(location),
             max_failures=self._failure.max_failures,
             fail_fast=bool(self._failure.fail_fast),
             resources=resources,
@@ -508,10 +516,10 @@ class Tuner:
             progress_reporter=running.progress_reporter,
         )
 
-    def _checkpoint_rules(self, place: Place) -> CheckpointRules:
+    def _checkpoint_rules(self, location: Location) -> CheckpointRules:
         running = self._run_config
         rules = checkpoint_rules(running.checkpoint_config or CheckpointConfig(), self._facts)
-        artifacts = bool(place.uri) and running.sync_config is not None and running.sync_config.sync_artifacts
+        artifacts = bool(location.uri) and running.sync_config is not None and running.sync_config.sync_artifacts
         return msgspec.structs.replace(rules, artifacts=artifacts)
 
     def _state(self, values: ValueFiles | None = None) -> bytes:
@@ -536,54 +544,54 @@ class Tuner:
         return pack(body, name=self._facts.name, cloudpickle=cloudpickle_version)
 
 
-def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
+def _saved(location: Location, where: str, name: str) -> dict[str, Any]:
     """Return what was stored of an experiment, whose Trainable must have that name."""
     try:
-        state = place.storage().read(TUNER_FILE)
+        state = location.storage().read(TUNER_FILE)
     except KeyMissingError:
-        here = _file_here(place)
+        here = _file_here(location)
         if here is None:
             raise MissingPathError(
-                f"{where}(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
+                f"{where}(path={str(location)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
                 "path must be the experiment's directory or URI, {storage_path}/{name}"
             ) from None
         state = here.read_bytes()
-    if place.uri:
-        read_values_from(f"{place.uri}/{OUR_FOLDER}")
-    read_values_from(str(Path(place.directory, OUR_FOLDER)))
-    saved: dict[str, Any] = unpickled(state, f"{place}/{TUNER_FILE}")
+    if location.uri:
+        read_values_from(f"{location.uri}/{OUR_FOLDER}")
+    read_values_from(str(Path(location.directory, OUR_FOLDER)))
+    saved: dict[str, Any] = unpickled(state, f"{location}/{TUNER_FILE}")
     if name != saved["trainable_name"]:
         raise InvalidInputError(
-            f"{where}(trainable={name}): the experiment in {place} is of the Trainable "
+            f"{where}(trainable={name}): the experiment in {location} is of the Trainable "
             f"{saved['trainable_name']!r}; pass that one (its code may have changed)"
         )
     return saved
 
 
-def stored_trainable(place: Place, where: str) -> Any:
+def stored_trainable(location: Location, where: str) -> Any:
     """Return the Trainable that is stored with an experiment, which must be the user's own: its code is run.
 
     Raises:
         InvalidInputError: there is none.
         TrainableError: it cannot be loaded here.
     """
-    files = sorted(Path(place.directory, OUR_FOLDER).glob("trainable*.pkl"), key=lambda file: file.stat().st_mtime)
+    files = sorted(Path(location.directory, OUR_FOLDER).glob("trainable*.pkl"), key=lambda file: file.stat().st_mtime)
     if files:
         return unpickled(files[-1].read_bytes(), str(files[-1]), objects=str(files[-1].parent))
-    folder = f"{place.uri}/{OUR_FOLDER}"
+    folder = f"{location.uri}/{OUR_FOLDER}"
     try:
-        data = place.storage().read(f"{OUR_FOLDER}/{TRAINABLE_FILE}")
+        data = location.storage().read(f"{OUR_FOLDER}/{TRAINABLE_FILE}")
     except KeyMissingError:
         raise InvalidInputError(
-            f"{where}(path={str(place)!r}): the experiment's Trainable is not stored there; pass trainable=..."
+            f"{where}(path={str(location)!r}): the experiment's Trainable is not stored there; pass trainable=..."
         ) from None
     return unpickled(data, f"{folder}/{TRAINABLE_FILE}", objects=folder)
 
 
-def _file_here(place: Place) -> Path | None:
+def _file_here(location: Location) -> Path | None:
     """Return the Tuner's file on this machine, of an experiment of which the storage may have nothing yet."""
-    here = Path(place.directory, TUNER_FILE)
-    return here if place.begun_here and here.exists() else None
+    here = Path(location.directory, TUNER_FILE)
+    return here if location.begun_here and here.exists() else None
 
 
 def open_backend(backend: Backend | str | None) -> Backend:
@@ -591,12 +599,12 @@ def open_backend(backend: Backend | str | None) -> Backend:
     return get_backend(backend) if backend is None or isinstance(backend, str) else backend
 
 
-def _free(place: Place, backend: Backend) -> Place:
+def _free(location: Location, backend: Backend) -> Location:
     """Return a place below the same parent that no experiment has: NAME_2, NAME_3, ..."""
     number = 2
-    while backend.can_restore(str(other := Place(f"{place.directory}_{number}", f"{place.uri}_{number}"))):
+    while backend.can_restore(str(other := Location(f"{location.directory}_{number}", f"{location.uri}_{number}"))):
         number += 1
-    logger.warning("%s holds an experiment already; the new one is %s", place, other)
+    logger.warning("%s holds an experiment already; the new one is %s", location, other)
     return other
 
 

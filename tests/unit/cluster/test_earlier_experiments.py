@@ -13,7 +13,7 @@ from trialpod.storage.registry import open_storage
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster.earlier_experiments import EarlierExperiments
 from trialpod_operator.cluster.experiment_plan import make_plan
-from trialpod_operator.cluster.storage_access import StoragePlace
+from trialpod_operator.cluster.storage_access import StorageLocation
 
 
 @pytest.mark.parametrize("given", ["climb", "{parent}/climb", "{parent}/climb/"])
@@ -72,6 +72,6 @@ def test_the_plan_of_a_first_start_opens_them_so() -> None:
         },
     }
     experiment = msgspec.convert(document, TuneExperiment)
-    place = StoragePlace(uri="s3://tune/runs/next", own=StorageOptions(), pods=StorageOptions())
+    location = StorageLocation(uri="s3://tune/runs/next", own=StorageOptions(), pods=StorageOptions())
     with pytest.raises(InvalidInputError, match="no other experiment that is kept in s3://tune/runs"):
-        make_plan(experiment, place, "team", None, None)
+        make_plan(experiment, location, "team", None, None)

@@ -145,7 +145,7 @@ class TestRefusals:
             (("--scheduler", "nope"), "nope"),
             (("--scheduler", "asha", "--set", "max_t"), "write NAME=VALUE"),
             (("--scheduler", "asha", "--set", "reduction_factor=0.5"), "reduction_factor"),
-            (("--scheduler", "asha", "--places", "0"), "--places must be 1 or more"),
+            (("--scheduler", "asha", "--max-concurrent", "0"), "--max-concurrent must be 1 or more"),
         ],
     )
     def test_what_cannot_be_used_is_named(

@@ -95,9 +95,9 @@ class TestPortForward:
             assert storage.read("large") == data
 
     def test_finds_the_pod_again_after_it_was_replaced(self, server: ApiServer, store: BucketServer) -> None:
-        place = remote_storage.StoragePlace("s3://tune/runs/climb", ENDPOINT, "minio")
+        location = remote_storage.StorageLocation("s3://tune/runs/climb", ENDPOINT, "minio")
         with Experiments.connect() as api:
-            storage, route = remote_storage.reach(api, place, {})
+            storage, route = remote_storage.reach(api, location, {})
         storage.close()
         server.forwards[f"{NAMESPACE}/pods/minio-2/portforward", "9900"] = store.port
         del server.forwards[f"{NAMESPACE}/pods/minio-1/portforward", "9900"]

@@ -13,8 +13,8 @@ from trialpod_operator.ui import local_experiments
 from trialpod_operator.ui.access import Sessions, User, allowed_hosts
 from trialpod_operator.ui.app import Server
 from trialpod_operator.ui.local_experiments import LocalExperiments
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel, ModelClosedError
-from trialpod_operator.view.place import Place
 
 
 class Dropping(LocalExperiments):
@@ -59,7 +59,7 @@ class TestDroppedModel:
 
     def test_reads_nothing_any_more(self, tmp_path: Path) -> None:
         SampleExperiment(tmp_path / "e", [1])
-        model = ExperimentModel(Place(tmp_path / "e"))
+        model = ExperimentModel(Location(tmp_path / "e"))
         model.close()
         with pytest.raises(ModelClosedError):
             model.refresh()

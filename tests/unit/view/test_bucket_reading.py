@@ -12,8 +12,8 @@ from sample_experiment import SampleExperiment
 
 from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.place import Place
 from trialpod_operator.view.reading import reading
 
 
@@ -34,7 +34,7 @@ class Copied:
         self.replica.copy()
 
     def model(self) -> ExperimentModel:
-        self.models.append(ExperimentModel(Place("s3://bucket/e", self.storage), clock=lambda: 5000.0))
+        self.models.append(ExperimentModel(Location("s3://bucket/e", self.storage), clock=lambda: 5000.0))
         return self.models[-1]
 
 
@@ -43,7 +43,7 @@ def copied(tmp_path: Path) -> Iterator[Copied]:
     found = Copied(tmp_path)
     yield found
     for model in found.models:
-        model.place.close()
+        model.location.close()
 
 
 def values(model: ExperimentModel, trial: str) -> list[float]:

@@ -11,8 +11,8 @@ from sample_experiment import SampleExperiment
 
 from trialpod_operator.view import model as model_module
 from trialpod_operator.view.curves import Curve
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.place import Place
 from trialpod_operator.view.results_file import SAMPLE_BYTES, read_columns, read_points, sample_points
 
 
@@ -86,15 +86,15 @@ class TestOrder:
         return sample
 
     def test_best_trials_come_first(self, sample: SampleExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = ExperimentModel(Place(sample.folder))
+        model = ExperimentModel(Location(sample.folder))
         read: list[str] = []
-        real = model.place.storage.read
+        real = model.location.storage.read
 
         def reading(key: str) -> bytes:
             read.append(key.partition("/")[0])
             return real(key)
 
-        monkeypatch.setattr(model.place.storage, "read", reading)
+        monkeypatch.setattr(model.location.storage, "read", reading)
         model.load()
         folders = {
             each.trial_id: sample.host.files.path(each).name for each in sample.host.engine.state.trials.values()
@@ -104,16 +104,16 @@ class TestOrder:
     def test_samples_are_replaced_by_the_files(
         self, sample: SampleExperiment, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        whole = ExperimentModel(Place(sample.folder))
+        whole = ExperimentModel(Location(sample.folder))
         whole.load()
         monkeypatch.setattr(model_module, "MIN_SAMPLED_TRIALS", 10)
-        sampled = ExperimentModel(Place(sample.folder))
+        sampled = ExperimentModel(Location(sample.folder))
         sampled.load()
         assert json.loads(sampled.curves())["curves"] == json.loads(whole.curves())["curves"]
         assert sampled.header()["loading"] == 0
 
     def test_a_file_that_was_read_sends_no_row_again(self, sample: SampleExperiment) -> None:
-        model = ExperimentModel(Place(sample.folder))
+        model = ExperimentModel(Location(sample.folder))
         model.refresh(0.0)
         model.header()
         cursor = model.cursor

@@ -14,8 +14,8 @@ from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
 from trialpod_operator.engine.trial import MAX_PAST_ATTEMPTS
 from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
-from trialpod_operator.view.place import Place
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def sample(tmp_path: Path) -> SampleExperiment:
 
 
 def model_of(sample: SampleExperiment) -> ExperimentModel:
-    model = ExperimentModel(Place(sample.folder), clock=lambda: sample.now)
+    model = ExperimentModel(Location(sample.folder), clock=lambda: sample.now)
     while model.refresh():
         pass
     return model
@@ -85,7 +85,7 @@ class TestTrials:
 
     def test_that_ran_are_pending_once_nobody_runs_them(self, sample: SampleExperiment) -> None:
         interrupted = False
-        model = ExperimentModel(Place(sample.folder), interrupted=lambda: interrupted)
+        model = ExperimentModel(Location(sample.folder), interrupted=lambda: interrupted)
         model.refresh()
         assert model.summary()["counts"] == {"RUNNING": 3}
         interrupted = True
@@ -139,7 +139,7 @@ class TestGrowth:
         assert curve(model, first, metric="loss")["y"] == [7, 6, 5]
 
     def test_an_experiment_may_begin_later(self, tmp_path: Path) -> None:
-        model = ExperimentModel(Place(tmp_path / "later"))
+        model = ExperimentModel(Location(tmp_path / "later"))
         model.refresh()
         assert "there is no experiment at" in model.header()["damaged"]["message"]
         assert model.summary()["state"] == "Unreadable"
@@ -310,7 +310,7 @@ class TestHeader:
         found = {}
         for interrupted in (False, True):
             model = ExperimentModel(
-                Place(sample.folder), clock=lambda: later, interrupted=lambda interrupted=interrupted: interrupted
+                Location(sample.folder), clock=lambda: later, interrupted=lambda interrupted=interrupted: interrupted
             )
             model.load()
             found[interrupted] = model.header()

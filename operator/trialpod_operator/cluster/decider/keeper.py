@@ -29,7 +29,7 @@ from trialpod_operator.cluster.pods.template import TemplateError
 from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.conditions import Problem
-from trialpod_operator.cluster.storage_access import StoragePlace
+from trialpod_operator.cluster.storage_access import StorageLocation
 from trialpod_operator.experiment.decisions.queue import DecisionQueue
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.experiment.own_code import pack_manifest
@@ -81,7 +81,7 @@ class DeciderKeeper:
             raise NotReadyError("the deciding code was not read yet")
         return self._code[1]
 
-    async def fetch_code(self, experiment: TuneExperiment, place: StoragePlace) -> None:
+    async def fetch_code(self, experiment: TuneExperiment, location: StorageLocation) -> None:
         """Read the file with the code, if it is not the one that is known."""
         decider = experiment.spec.decider
         if decider is None:
@@ -93,14 +93,14 @@ class DeciderKeeper:
         pickle = decider.pickle
         if self._code is not None and self._code[0] == pickle.sha256:
             return
-        uri, file = pickle.uri, pickle.uri.removeprefix(f"{place.uri}/")
+        uri, file = pickle.uri, pickle.uri.removeprefix(f"{location.uri}/")
 
         def read() -> bytes:
-            return open_storage(place.uri, place.own).read(file)
+            return open_storage(location.uri, location.own).read(file)
 
         try:
             if file == uri:
-                raise StorageError(f"{uri} is not below the experiment's own location {place.uri}")
+                raise StorageError(f"{uri} is not below the experiment's own location {location.uri}")
             data = await asyncio.get_running_loop().run_in_executor(None, read)
             if hashlib.sha256(data).hexdigest() != pickle.sha256:
                 raise StorageError(f"{uri} has another checksum than spec.decider.pickle.sha256")
@@ -111,7 +111,9 @@ class DeciderKeeper:
 
     # -- its pod --
 
-    async def reconcile(self, experiment: TuneExperiment, place: StoragePlace, queue: DecisionQueue) -> float | None:
+    async def reconcile(
+        self, experiment: TuneExperiment, location: StorageLocation, queue: DecisionQueue
+    ) -> float | None:
         """Bring the pod in line with what the experiment needs; return in how many seconds to come back."""
         now = self._services.clock()
         if queue.deciding:
@@ -120,7 +122,7 @@ class DeciderKeeper:
             await self.remove(queue)
             return None
         await self._delete_ended()
-        await self.fetch_code(experiment, place)
+        await self.fetch_code(experiment, location)
         current = False
         for pod in self._pods():
             if self._has_ended(pod):

@@ -33,26 +33,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a parameter of it, as JSON, such as --set reduction_factor=3 (max_t: by default the highest iteration)",
     )
-    parser.add_argument("--places", type=int, metavar="N", help="number of trials at once (default: as many as ran)")
+    parser.add_argument(
+        "--max-concurrent", type=int, metavar="N", help="number of trials at once (default: as many as ran)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Decide again, and print what that changes."""
-    from trialpod_operator.view.place import Place
+    from trialpod_operator.view.location import Location
     from trialpod_operator.view.reading import reading
 
-    if options.places is not None and options.places < 1:
-        raise InvalidInputError(f"--places must be 1 or more, got {options.places}")
+    if options.max_concurrent is not None and options.max_concurrent < 1:
+        raise InvalidInputError(f"--max-concurrent must be 1 or more, got {options.max_concurrent}")
     location = target.location(options.directory, options)
     if location is not None:
-        place = Place(location)
+        source = Location(location)
         try:
             with reading(location) as experiment:
-                return _show(experiment, place.storage, options)
+                return _show(experiment, source.storage, options)
         finally:
-            place.close()
+            source.close()
     with (
         target.stored_experiment(options.directory, options) as (_, _, uri, storage),
         reading(uri, storage) as experiment,
@@ -67,19 +69,19 @@ def _show(experiment: Any, storage: Storage, options: argparse.Namespace) -> int
     settings: Settings | None = state.settings
     known = list(state.trials.values())
     if settings is None or not known:
-        raise InvalidInputError(f"{experiment.place}: no trial has started yet; there is nothing to decide about")
+        raise InvalidInputError(f"{experiment.location}: no trial has started yet; there is nothing to decide about")
     if settings.metric is None:
-        raise InvalidInputError(f"{experiment.place} has no metric, so a scheduler cannot compare its trials")
+        raise InvalidInputError(f"{experiment.location} has no metric, so a scheduler cannot compare its trials")
     if settings.objectives:
         wanted = ", ".join(map(str, settings.objectives))
-        raise InvalidInputError(f"{experiment.place} has several metrics ({wanted}); whatif compares by one")
+        raise InvalidInputError(f"{experiment.location} has several metrics ({wanted}); whatif compares by one")
     trials = replay.read_trials(storage, [(trial, experiment.path(trial).rpartition("/")[2]) for trial in known])
     if not trials:
-        raise InvalidInputError(f"{experiment.place}: no trial has reported a result yet; try again later")
-    places = options.places or settings.max_concurrent or replay.concurrency(known)
+        raise InvalidInputError(f"{experiment.location}: no trial has reported a result yet; try again later")
+    max_concurrent = options.max_concurrent or settings.max_concurrent or replay.concurrency(known)
     scheduler, parameters = _scheduler(options, max(trial.results[-1]["training_iteration"] for trial in trials))
-    outcome = replay.decide_again(trials, settings, scheduler, places)
-    found = _data(outcome, settings, options.scheduler, parameters, places)
+    outcome = replay.decide_again(trials, settings, scheduler, max_concurrent)
+    found = _data(outcome, settings, options.scheduler, parameters, max_concurrent)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -106,7 +108,7 @@ def _scheduler(options: argparse.Namespace, last: int) -> tuple[TrialScheduler, 
 
 
 def _data(
-    outcome: WhatIf, settings: Settings, scheduler: str, parameters: dict[str, Any], places: int
+    outcome: WhatIf, settings: Settings, scheduler: str, parameters: dict[str, Any], max_concurrent: int
 ) -> dict[str, Any]:
     metric, mode = str(settings.metric), settings.mode
     by_id: dict[str, RecordedTrial] = {trial.trial_id: trial for trial in outcome.trials}
@@ -125,7 +127,7 @@ def _data(
         "name": settings.name,
         "scheduler": scheduler,
         "parameters": parameters,
-        "places": places,
+        "maxConcurrent": max_concurrent,
         "metric": metric,
         "mode": mode,
         "trials": len(outcome.trials),
@@ -142,7 +144,7 @@ def _data(
 def _text(found: dict[str, Any], names: dict[str, str]) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in found["parameters"].items())
     share = found["saved_s"] / found["recorded_s"] if found["recorded_s"] else 0.0
-    under = f"{found['scheduler']}{f' ({settings})' if settings else ''}, {found['places']} at once"
+    under = f"{found['scheduler']}{f' ({settings})' if settings else ''}, {found['maxConcurrent']} at once"
     earlier = f"{plural(found['stopped'], 'trial')} would end earlier"
     lines = [
         f"{found['name']}: {plural(found['trials'], 'trial')} under {under}",

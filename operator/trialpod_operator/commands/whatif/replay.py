@@ -198,8 +198,8 @@ class _Replay:
         self._now = 0.0
         self._settings = settings
 
-    def run(self, places: int) -> WhatIf:
-        self._apply(CapacityObserved(slots=places))
+    def run(self, max_concurrent: int) -> WhatIf:
+        self._apply(CapacityObserved(slots=max_concurrent))
         self._apply(SettingsObserved(settings=self._settings))
         while self._events:
             self._now, _, trial_id = heapq.heappop(self._events)
@@ -264,7 +264,7 @@ class _Replay:
 
 
 def decide_again(
-    trials: Sequence[RecordedTrial], settings: Settings, scheduler: TrialScheduler, places: int
+    trials: Sequence[RecordedTrial], settings: Settings, scheduler: TrialScheduler, max_concurrent: int
 ) -> WhatIf:
     """Return what another scheduler makes of recorded trials.
 
@@ -272,7 +272,7 @@ def decide_again(
         trials: in the order in which they were created.
         settings: of the experiment; only its name, metric and mode count.
         scheduler: a new one.
-        places: how many trials run at once.
+        max_concurrent: how many trials run at once.
 
     Raises:
         InvalidInputError: the scheduler cannot be used with these results, or gives trials other configs.
@@ -283,7 +283,7 @@ def decide_again(
         metric=settings.metric,
         mode=settings.mode,
         num_samples=len(trials),
-        max_concurrent=places,
+        max_concurrent=max_concurrent,
         strict_metric=False,
     )
-    return _Replay(trials, plain, scheduler).run(places)
+    return _Replay(trials, plain, scheduler).run(max_concurrent)

@@ -67,13 +67,13 @@ class Examination:
     """What came of it.
 
     Attributes:
-        place: where the experiment is.
+        location: where the experiment is.
         name: its name.
         state: "Running", "Succeeded", ...; as of the journal's end. "" when the journal cannot be read.
         replayed: "plan" when the records were replayed by the plan's algorithms, "records" when by none.
     """
 
-    place: str
+    location: str
     name: str = ""
     state: str = ""
     records: int = 0
@@ -99,7 +99,7 @@ def examine(storage: Storage, *, verify: bool = False) -> Examination:
     """Check the experiment at the root of `storage`.
 
     Args:
-        storage: the experiment's place.
+        storage: the experiment's location.
         verify: read every checkpoint and compare checksums; else go by manifests and sizes.
 
     Raises:
@@ -176,13 +176,13 @@ class _Examiner:
             return self._read_folder(Path(copy))
 
     def _read_folder(self, folder: Path) -> _Reading:
-        place = folder / TRIALPOD_DIR / JOURNAL_DIR
+        location = folder / TRIALPOD_DIR / JOURNAL_DIR
         stored: dict[str, Any] | None = {}
         try:
             stored = read_stored(folder)
         except InvalidInputError as error:
             self._once("experiment", str(error))
-        has_journal = place.is_dir() and any(place.iterdir())
+        has_journal = location.is_dir() and any(location.iterdir())
         if stored is None and not has_journal:
             raise InvalidInputError(
                 f"there is no experiment at {self.storage.uri}; give the directory that `trialpod run` printed, or "
@@ -190,7 +190,7 @@ class _Examiner:
             )
         if stored is None:
             self._once("experiment", f"{TRIALPOD_DIR}/experiment.json is missing")
-        journal = Journal.open(place, read_only=True)
+        journal = Journal.open(location, read_only=True)
         try:
             records = [decode_record(data) for data in journal.records()]
             snapshot = decode_snapshot(journal.snapshot) if journal.snapshot is not None else None
@@ -322,11 +322,11 @@ class _Examiner:
                 running=trial.running,
                 attempt=trial.attempt,
             )
-            place = Present(below.get(dirname, {}), texts.get(dirname, {}), storage.local_path("") is None)
+            location = Present(below.get(dirname, {}), texts.get(dirname, {}), storage.local_path("") is None)
             store = open_checkpoints(storage.sub(dirname)) if self.verify and about.known else None
             try:
                 verify = store.verify if store is not None else None
-                self.found.checkpoints += check_checkpoints(about, place, verify, self.findings)
+                self.found.checkpoints += check_checkpoints(about, location, verify, self.findings)
             finally:
                 if store is not None:
                     store.close()

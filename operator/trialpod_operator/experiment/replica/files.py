@@ -77,7 +77,7 @@ class FileReplica:
 
     Args:
         directory: the experiment's.
-        storage: the experiment's place in the storage.
+        storage: the experiment's location in the storage.
         late: called with what was written.
     """
 

@@ -49,7 +49,7 @@ class JournalReplica:
 
     Args:
         directory: the experiment's.
-        storage: the experiment's place in the storage.
+        storage: the experiment's location in the storage.
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
             replaced by it, with what finds out whether another process has continued.
         written: called when the storage took something of the journal.

@@ -23,7 +23,7 @@ class JournalCopy:
     """Brings the journal of the experiment at the root of `storage` into a folder.
 
     Args:
-        storage: the experiment's place.
+        storage: the experiment's location.
         directory: an empty folder of the caller's, for the copy.
     """
 

@@ -41,7 +41,7 @@ class PostDeleteCleanup:
     """Knows what was written lately.
 
     Args:
-        storage: the experiment's place in the storage.
+        storage: the experiment's location in the storage.
         monotonic: seconds, for differences only.
     """
 

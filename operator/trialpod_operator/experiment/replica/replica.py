@@ -78,7 +78,7 @@ class Replica:
 
     Args:
         directory: the experiment's directory; this process holds its lock.
-        storage: the experiment's place in the storage.
+        storage: the experiment's location in the storage.
         presence_s: how often to check that ``experiment.json`` is in the storage; 0 = never; while the journal
             grows, four times as often. Where it is not, somebody has emptied the place, and what was written there
             is lost.

@@ -30,7 +30,7 @@ class SharedFiles:
     """Writes files, each of which is safe for one thread at a time.
 
     Args:
-        storage: the experiment's place in the storage.
+        storage: the experiment's location in the storage.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trialpod.tune.location.places import DEFAULT_STORAGE
+from trialpod.tune.location.locations import DEFAULT_STORAGE
 
 # ray.air.constants
 PREPROCESSOR_KEY = "_preprocessor"

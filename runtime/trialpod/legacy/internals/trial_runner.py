@@ -477,12 +477,12 @@ class _Running:
 
 def _stored_resources(directory: str) -> dict[str, float] | None:
     """Return what each trial of an earlier runner asked for; None where that depends on the config, or is lost."""
-    from trialpod.tune.location.places import experiment_place
+    from trialpod.tune.location.locations import experiment_location
     from trialpod.tune.resources import resources_of
     from trialpod.tune.tuner import stored_trainable
 
     try:
-        fixed, ask = resources_of(stored_trainable(experiment_place(directory), "TrialRunner.resume"))
+        fixed, ask = resources_of(stored_trainable(experiment_location(directory), "TrialRunner.resume"))
     except TrainableError as error:
         logger.warning("what the trials in %s asked for is not known; they get the default: %s", directory, error)
         return None

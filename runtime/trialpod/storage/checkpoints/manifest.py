@@ -45,7 +45,7 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     size: int
     checksum: int  # CRC-32
-    key: str = ""  # of its object below the trial's directory, when that is not its own place
+    key: str = ""  # of its object below the trial's directory, when that is not its own location
     offset: int = 0  # where in that object it starts
     pieces: tuple[Piece, ...] = ()  # its bytes, one range after another, when they are in several objects
     stored_bytes: int = 0  # maximum size of all objects that `pieces` refer to

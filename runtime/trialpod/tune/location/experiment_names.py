@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trialpod import variables
 from trialpod.errors import InvalidInputError, MissingPathError, NotAFolderError
-from trialpod.tune.location.places import Place
+from trialpod.tune.location.locations import Location
 
 
 @dataclass(slots=True)
@@ -39,12 +39,12 @@ _REFUSED: dict[type[OSError], type[InvalidInputError]] = {
 }
 
 
-def claim(place: Place, *, exact: bool) -> Place:
+def claim(location: Location, *, exact: bool) -> Location:
     """Make the experiment's directory; a generated name gets a number when another experiment has it."""
     number = 1
     while True:
         ending = "" if number == 1 else f"_{number}"
-        path = place.directory + ending
+        path = location.directory + ending
         try:
             os.makedirs(path, exist_ok=exact)
         except FileExistsError:
@@ -56,8 +56,8 @@ def claim(place: Place, *, exact: bool) -> Place:
             continue
         except OSError as error:
             kind = next((each for cause, each in _REFUSED.items() if isinstance(error, cause)), InvalidInputError)
+            remedy = variables.WORK_DIR if location.uri else "--storage, or RunConfig(storage_path=...)"
             raise kind(
-                f"the experiment's directory {path} cannot be made: {error.strerror}; "
-                f"choose another {variables.WORK_DIR if place.uri else '--storage, or RunConfig(storage_path=...)'}"
+                f"the experiment's directory {path} cannot be made: {error.strerror}; choose another {remedy}"
             ) from error
-        return Place(path, place.uri and place.uri + ending)
+        return Location(path, location.uri and location.uri + ending)

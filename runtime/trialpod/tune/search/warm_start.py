@@ -43,16 +43,16 @@ Row = tuple[dict[str, Any], dict[str, Any]]
 """The config and the last result of a trial."""
 
 
-def add_experiment(searcher: LearnsFromPoints, place: str | os.PathLike[str], metric: Any = None) -> int:
+def add_experiment(searcher: LearnsFromPoints, location: str | os.PathLike[str], metric: Any = None) -> int:
     """Give a searcher the trials of the experiment at `place`; return how many it could use."""
-    return _add(searcher, read_experiment(place, searcher.open_earlier), metric, os.fspath(place))
+    return _add(searcher, read_experiment(location, searcher.open_earlier), metric, os.fspath(location))
 
 
-def read_experiment(place: str | os.PathLike[str], opener: Callable[[str], Storage] | None = None) -> list[Row]:
+def read_experiment(location: str | os.PathLike[str], opener: Callable[[str], Storage] | None = None) -> list[Row]:
     """Return the trials of the experiment at `place` that have reported, in the order of their folders.
 
     Args:
-        place: its directory or its URI, or what `opener` takes.
+        location: its directory or its URI, or what `opener` takes.
         opener: returns the storage of an experiment; None opens what this process can.
 
     Raises:
@@ -60,10 +60,10 @@ def read_experiment(place: str | os.PathLike[str], opener: Callable[[str], Stora
         StorageError: it cannot be read.
     """
     from trialpod.storage.layout import TRIALPOD_DIR
-    from trialpod.tune.location.places import experiment_place
+    from trialpod.tune.location.locations import experiment_location
 
-    text = os.fspath(place)
-    storage = experiment_place(text).storage() if opener is None else opener(text)
+    text = os.fspath(location)
+    storage = experiment_location(text).storage() if opener is None else opener(text)
     sizes = storage.sizes()
     if not any(key.startswith(f"{TRIALPOD_DIR}/") for key in sizes):
         raise InvalidInputError(

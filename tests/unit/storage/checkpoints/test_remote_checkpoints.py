@@ -524,7 +524,7 @@ def test_deleted_index_is_never_used_again(store, source):
 
 @pytest.fixture
 def place(storage):
-    """An experiment's place; its trials' folders are in it."""
+    """An experiment's location; its trials' folders are in it."""
     storage.write(EXPERIMENT_KEY, b"{}")
     return storage
 

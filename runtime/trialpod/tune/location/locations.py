@@ -21,7 +21,7 @@ DEFAULT_STORAGE = "~/trialpod-results"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where an experiment is, or the parent of experiments.
 
     Attributes:
@@ -35,9 +35,9 @@ class Place:
     def __str__(self) -> str:
         return self.uri or self.directory
 
-    def named(self, name: str) -> Place:
-        """Return the place of the experiment `name` below this one."""
-        return Place(os.path.join(self.directory, name), f"{self.uri}/{name}" if self.uri else "")
+    def named(self, name: str) -> Location:
+        """Return the location of the experiment `name` below this one."""
+        return Location(os.path.join(self.directory, name), f"{self.uri}/{name}" if self.uri else "")
 
     def storage(self) -> Storage:
         """Open where the experiment is kept."""
@@ -60,7 +60,7 @@ class Place:
             )
 
 
-def resolve(storage: str | os.PathLike[str]) -> Place:
+def resolve(storage: str | os.PathLike[str]) -> Location:
     """Return the parent of experiments that a storage path names: a plain path, ``file://`` or ``s3://``."""
     try:
         text = normalize_uri(os.fspath(storage))
@@ -68,20 +68,20 @@ def resolve(storage: str | os.PathLike[str]) -> Place:
     except StorageError as error:
         raise InvalidInputError(str(error)) from error
     if folder is not None:
-        return Place(str(folder.absolute()))
+        return Location(str(folder.absolute()))
     work = Path(os.environ.get(variables.WORK_DIR) or DEFAULT_STORAGE).expanduser().absolute()
-    return Place(str(work), text.rstrip("/"))
+    return Location(str(work), text.rstrip("/"))
 
 
-def experiment_place(path: str | os.PathLike[str]) -> Place:
+def experiment_location(path: str | os.PathLike[str]) -> Location:
     """Return the place of an experiment, given its directory or its URI."""
-    place = resolve(path)
-    if not place.uri:
-        return place
-    parent, _, name = place.uri.rpartition("/")
+    location = resolve(path)
+    if not location.uri:
+        return location
+    parent, _, name = location.uri.rpartition("/")
     if parent.count("/") < 2 or not name:
         raise InvalidInputError(f"{os.fspath(path)!r} names no experiment; give s3://bucket/prefix/name")
-    return Place(os.path.join(place.directory, name), place.uri)
+    return Location(os.path.join(location.directory, name), location.uri)
 
 
 def kept_at(directory: str | os.PathLike[str]) -> str | None:

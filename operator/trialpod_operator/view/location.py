@@ -10,8 +10,8 @@ from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod_operator.experiment.replica.journal_copy import JournalCopy
 
 
-class Place:
-    """One experiment's place.
+class Location:
+    """One experiment's location.
 
     Args:
         uri: a folder's path or a storage's URI.
@@ -25,7 +25,7 @@ class Place:
         storage: all of it.
 
     Raises:
-        InvalidInputError: the URI names no place.
+        InvalidInputError: the URI names no location.
         StorageError: the storage cannot be opened.
     """
 

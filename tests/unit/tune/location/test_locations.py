@@ -9,8 +9,8 @@ import pytest
 from trialpod.errors import InvalidInputError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune import RunConfig, Tuner
-from trialpod.tune.location import places
-from trialpod.tune.location.places import Place, experiment_place, resolve
+from trialpod.tune.location import locations
+from trialpod.tune.location.locations import Location, experiment_location, resolve
 
 URI = "s3://bucket/some/prefix"
 
@@ -23,7 +23,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in the role of the bucket, and a working directory."""
     monkeypatch.setenv("TRIALPOD_WORK_DIR", str(tmp_path / "work"))
     monkeypatch.setattr(
-        places, "open_storage", lambda uri: DirectoryStorage(tmp_path / uri.replace("s3://", "remote/"))
+        locations, "open_storage", lambda uri: DirectoryStorage(tmp_path / uri.replace("s3://", "remote/"))
     )
     return tmp_path / "remote" / "bucket"
 
@@ -32,12 +32,12 @@ def tuner(backend: Any, **run: Any) -> Tuner:
     return Tuner(train, run_config=RunConfig(name="exp", storage_path=URI, **run), backend=backend)
 
 
-def test_paths_file_uris_and_buckets_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_file_uris_and_buckets_are_locations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    assert resolve("~/x") == Place("/home/someone/x")
-    assert resolve("file:///data/a%20b") == Place("/data/a b")
-    assert resolve(f"{URI}/") == Place("/home/someone/trialpod-results", URI)
-    assert experiment_place(f"{URI}/exp") == Place("/home/someone/trialpod-results/exp", f"{URI}/exp")
+    assert resolve("~/x") == Location("/home/someone/x")
+    assert resolve("file:///data/a%20b") == Location("/data/a b")
+    assert resolve(f"{URI}/") == Location("/home/someone/trialpod-results", URI)
+    assert experiment_location(f"{URI}/exp") == Location("/home/someone/trialpod-results/exp", f"{URI}/exp")
     monkeypatch.setenv("TRIALPOD_WORK_DIR", str(tmp_path))
     assert resolve(URI).directory == str(tmp_path)
 
@@ -46,7 +46,7 @@ def test_another_scheme_is_refused_with_those_that_are_installed() -> None:
     with pytest.raises(InvalidInputError, match=r"no storage for gs:// is installed; .* file://, s3://\. Install"):
         resolve("gs://bucket/x")
     with pytest.raises(InvalidInputError, match="names no experiment"):
-        experiment_place("s3://bucket")
+        experiment_location("s3://bucket")
 
 
 def test_tuner_works_locally_for_a_remote_storage(backend: Any, bucket: Path, tmp_path: Path) -> None:
