@@ -102,9 +102,17 @@ def _scheduler(options: argparse.Namespace, last: int) -> tuple[TrialScheduler, 
             parameters[name] = json.loads(text)
         except ValueError:
             parameters[name] = text
-    if "max_t" in inspect.signature(SCHEDULERS.find(options.scheduler)).parameters:
-        parameters.setdefault("max_t", last)
-    return create_scheduler(options.scheduler, **parameters), parameters
+    found = SCHEDULERS.find(options.scheduler)
+    if not found.changes_configs:
+        if "max_t" in inspect.signature(found).parameters:
+            parameters.setdefault("max_t", last)
+        scheduler = create_scheduler(options.scheduler, **parameters)
+        if not scheduler.changes_configs:  # one that wraps another has what that has
+            return scheduler, parameters
+    raise InvalidInputError(
+        f"--scheduler {options.scheduler}: {options.scheduler} continues trials with other parameters, of which no "
+        "results are recorded; choose one that only stops or pauses trials, such as asha or auto"
+    )
 
 
 def _data(
