@@ -106,7 +106,8 @@ def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | N
         lines.append(no_best(view, view.metric))
     if not rows:
         return "\n".join([*lines, "", "no trial to show"])
-    lines += ["", text_table(trial_columns(rows, view.metric, varying.names), width)]
+    columns = trial_columns(rows, view.metric, varying.names, objectives=view.objectives)
+    lines += ["", text_table(columns, width)]
     by_error: dict[str, list[TrialRow]] = {}
     for row in rows:
         if row.error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trialpod.tune.plugins.objectives import Objective
 from trialpod_operator.display.table_options import TableOptions
 from trialpod_operator.display.view import TrialRow
 from trialpod_operator.display.words import (
@@ -49,6 +50,7 @@ def trial_columns(
     metric: str | None,
     parameter_names: Sequence[str],
     options: TableOptions | None = None,
+    objectives: Sequence[Objective] = (),
 ) -> list[Column]:
     """Return the columns of a table of trials, in the order in which they are shown.
 
@@ -57,6 +59,7 @@ def trial_columns(
         metric: The name over the column of values; None leaves the column out.
         parameter_names: Flattened names of the parameters to show.
         options: Titles, and more columns; None = none.
+        objectives: What is optimised beside `metric`; each has a column if a trial has reported it.
     """
     options = options or TableOptions()
     widest = options.widest_cell or WIDEST_CELL
@@ -69,8 +72,14 @@ def trial_columns(
     if metric:
         title = clip(one_line(metric), WIDEST_CELL)
         columns.append(Column(title, [number(row.value) for row in rows], 2, right=True))
+    others = [each.name for each in objectives if each.name != metric]
+    for name in others:
+        found = [row.last_result.get(name) for row in rows]
+        if any(value is not None for value in found):
+            cells = ["" if value is None else clip(brief(value), widest) for value in found]
+            columns.append(Column(clip(one_line(name), WIDEST_CELL), cells, 2, right=True))
     for position, (name, title) in enumerate(options.metrics.items()):
-        if name in (metric, "training_iteration"):
+        if name in (metric, "training_iteration", *others):
             continue
         values = [row.last_result.get(name) for row in rows]
         right = any(isinstance(value, (int, float)) for value in values)

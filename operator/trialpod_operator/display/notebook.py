@@ -143,7 +143,7 @@ class NotebookDisplay(PlainDisplay):
         rows = view.rows[:MAX_ROWS]
         if not rows:
             return ""
-        columns = trial_columns(rows, view.metric, self._varying.names)
+        columns = trial_columns(rows, view.metric, self._varying.names, objectives=view.objectives)
         head = "".join(f"<th>{escape(column.title)}</th>" for column in columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(column.cells[at])}</td>" for column in columns) + "</tr>"

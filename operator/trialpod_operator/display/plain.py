@@ -63,7 +63,9 @@ class PlainDisplay:
         parts.append("an open number of trials" if view.total is None else plural(view.total, "trial"))
         if view.max_concurrent:
             parts.append(f"({view.max_concurrent} at a time)")
-        if view.metric:
+        if view.objectives:
+            parts.append(f"for {', '.join(one_line(str(each)) for each in view.objectives)}")
+        elif view.metric:
             parts.append(f"for the {view.mode}imum of {metric_name(view)}")
         if view.time_budget_s is not None:
             parts.append(f"within {duration(view.time_budget_s)}")

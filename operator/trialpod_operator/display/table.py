@@ -215,7 +215,7 @@ class TableDisplay:
         if known > len(shown):
             shown = rows[: max(room - 2, 1)]
         names = self._varying.names if self._options.parameters is None else list(self._options.parameters)
-        columns = fit(self._steady(trial_columns(shown, view.metric, names, self._options)), width)
+        columns = fit(self._steady(trial_columns(shown, view.metric, names, self._options, view.objectives)), width)
         table = lines(columns, width)
         best = view.best.trial_id if view.best is not None else None
         drawn = [Text(""), Text(GAP.join(table[0]).rstrip(), style="dim")]

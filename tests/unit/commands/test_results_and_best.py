@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.objectives import Objective
 from trialpod_operator.commands import best, results
 from trialpod_operator.display.view import ExperimentView
 from trialpod_operator.display.words import cell_width
@@ -57,6 +58,15 @@ def test_results_are_a_table_with_the_best_first(run: Any, capsys: pytest.Captur
         "ab12c_00003: ValueError: no\n"
         "  log: ./trialpod-results/digits/train_ab12c_00003/log.txt\n"
     )
+
+
+def test_each_of_several_metrics_has_a_column(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    row = trial(0, last_result={"accuracy": 0.5, "size": 7.25})
+    wanted = [Objective("accuracy", "max"), Objective("size", "min"), Objective("seconds", "min")]
+    run(results, view=experiment([row], objectives=wanted))
+    head, line = capsys.readouterr().out.splitlines()[-2:]
+    assert head.split() == ["trial", "status", "iter", "accuracy", "size", "time"]
+    assert line.split()[3:5] == ["0.5", "7.25"]
 
 
 def test_no_results_are_counted_beside_a_best_trial(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,10 @@ class TestRefusals:
             (("--scheduler", "asha", "--set", "reduction_factor=0.5"), "reduction_factor"),
             (("--scheduler", "asha", "--max-concurrent", "0"), "--max-concurrent must be 1 or more"),
             (("--scheduler", "pbt"), "pbt continues trials with other parameters"),
-            (("--scheduler", "pbt", "--set", 'hyperparam_mutations={"x": [1, 2]}'), "pbt continues trials with other"),
+            (
+                ("--scheduler", "pbt", "--set", 'hyperparam_mutations={"x": [1, 2]}'),
+                "pbt continues trials with other",
+            ),
             (("--scheduler", "pbt_replay", "--set", "policy_file=none"), "pbt_replay continues trials with other"),
         ],
     )

@@ -6,6 +6,7 @@ import pytest
 from display_views import any_row, any_view, experiment, trial
 from hypothesis import given, settings
 
+from trialpod.tune.plugins.objectives import Objective
 from trialpod_operator.display import events
 from trialpod_operator.display.base import TrialOutput
 from trialpod_operator.display.choose import choose_display, level_of
@@ -29,6 +30,13 @@ def clock() -> Clock:
 @pytest.fixture
 def out() -> io.StringIO:
     return io.StringIO()
+
+
+def test_the_first_line_names_all_of_several_metrics() -> None:
+    out = io.StringIO()
+    wanted = [Objective("accuracy", "max", 0.9), Objective("size", "min")]
+    PlainDisplay(out).start(experiment([], objectives=wanted))
+    assert "digits: 20 trials (8 at a time) for max accuracy (>= 0.9), min size\n" in out.getvalue()
 
 
 def test_a_run_is_reported_in_one_line_per_change(clock: Clock, out: io.StringIO) -> None:
