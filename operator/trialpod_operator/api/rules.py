@@ -310,6 +310,11 @@ class _Rules:
         elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
             total = samples * self.findings.grid_size
             self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")
+        elif samples == 1 and self._has("algorithm") and not self._has("numSamples"):
+            limits = ", ".join(f"spec.{name}" for name in ("numSamples", "timeBudget", *HOUR_BUDGETS))
+            self._warn(
+                ("algorithm",), f"compares trials, and without a limit there is only 1 trial; give one of {limits}"
+            )
         if isinstance(samples, int) and samples not in (0, 1) and self._space and not self._mutates():
             from trialpod_operator.api.search_space import varies
 

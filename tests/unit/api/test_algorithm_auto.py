@@ -87,6 +87,12 @@ class TestManifest:
         assert list(problems(maxGpuHours=3)) == ["spec.maxGpuHours"]
         assert problems(maxGpuHours=3, numSamples=9) == problems(maxGpuHours=3, resources={"nvidia.com/gpu": 1}) == {}
 
+    def test_a_single_trial_by_default_is_pointed_out(self) -> None:
+        found = {each.path: each.message for each in check_rules(Document(manifest()), set()).warnings}
+        assert "1 trial" in found["spec.algorithm"]
+        for limit in ({"numSamples": 1}, {"timeBudget": "1h"}):
+            assert not check_rules(Document(manifest(**limit)), set()).warnings
+
     def test_a_budget_of_hours_is_planned(self) -> None:
         assert planned(maxTrialHours=3).settings.plans_budget
         assert not planned(timeBudget="1h").settings.plans_budget
