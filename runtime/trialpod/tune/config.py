@@ -275,8 +275,8 @@ class TuneConfig:
         seconds(self.time_budget_s)
         self._check_metrics(where)
         self._check_algorithm(where)
-        for argument in ("max_trial_hours", "max_gpu_hours", "stop_when_not_worth"):
-            _check_hours(where, argument, getattr(self, argument))
+        for argument, what in _POSITIVE.items():
+            _check_positive(where, argument, getattr(self, argument), what)
         if self.stop_when_not_worth is not None and self.metric is None:
             raise InvalidInputError(
                 f"{where}: stop_when_not_worth is an improvement of a metric; give metric and mode"
@@ -442,11 +442,18 @@ def seconds(value: float | timedelta | None) -> float | None:
     return float(number)
 
 
-def _check_hours(where: str, argument: str, value: object) -> None:
+_POSITIVE = {
+    "max_trial_hours": "number of hours",
+    "max_gpu_hours": "number of hours",
+    "stop_when_not_worth": "improvement of the metric",
+}
+
+
+def _check_positive(where: str, argument: str, value: object, what: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        refuse(where, argument, value, "a positive number of hours, or None")
+        refuse(where, argument, value, f"a positive {what}, or None")
 
 
 def log_files(log_to_file: object) -> tuple[str, str] | None:

@@ -157,6 +157,15 @@ def test_stop_dicts_are_flattened_to_floats() -> None:
     }
 
 
+def test_the_unit_of_a_limit_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="max_trial_hours must be a positive number of hours, or None"):
+        TuneConfig(max_trial_hours=-1)
+    with pytest.raises(
+        InvalidInputError, match="stop_when_not_worth must be a positive improvement of the metric, or"
+    ):
+        TuneConfig(metric="a", stop_when_not_worth=-1)
+
+
 def test_time_budgets_are_seconds_or_timedeltas() -> None:
     assert seconds(90) == 90.0
     assert seconds(timedelta(minutes=2)) == 120.0
