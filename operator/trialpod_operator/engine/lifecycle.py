@@ -239,4 +239,9 @@ def _verdict(state: State, now: float, *, held: bool) -> tuple[str, str]:
             for _, kind, hours in accounting.limits(state.required_settings)
         )
         parts.append(f"what is left of the budget suffices for no further trial: {left}")
+    else:
+        suggested = sum(not trial.repeat_of for trial in state.trials.values())
+        if suggested < state.required_settings.num_samples:
+            wanted = state.required_settings.num_samples
+            parts.append(f"the search had no further suggestion after {suggested} of {wanted} trials")
     return SUCCEEDED, "; ".join(parts)

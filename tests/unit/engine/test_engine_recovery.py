@@ -15,6 +15,7 @@ from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod_operator.engine.actions import StopAttempt, Warned
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import ResumeRequested, SuspendRequested
+from trialpod_operator.engine.settings import RepeatRules
 
 
 def asha() -> AsyncHyperBandScheduler:
@@ -270,6 +271,19 @@ def test_silent_search_does_not_block_the_end() -> None:
     shell = Shell(3, search=ListSearch(3, at_once=0))
     assert shell.outcome()[0] == "Succeeded"
     assert "has no further suggestion" in kinds(shell.actions, Warned)[0].message
+
+
+def test_a_search_that_ends_early_is_said_in_the_message() -> None:
+    class Small(ListSearch):
+        @property
+        def finished(self) -> bool:
+            return self.next >= 2
+
+    shell = Shell(5, search=Small(), max_concurrent=2, repeats=RepeatRules(top=1, times=1))
+    for trial_id in ("t0", "t1", "t0r1"):
+        shell.results(trial_id, result(1))
+        shell.end(trial_id, "completed")
+    assert shell.outcome() == ("Succeeded", "the search had no further suggestion after 2 of 5 trials")
 
 
 def test_time_slicing_scheduler_always_has_a_candidate() -> None:
