@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks" / "quality"))
 
-from digits import EPOCHS, reports, returned
+from digits import EPOCHS, mean_and_spread, reports, returned
 
 pytestmark = pytest.mark.once
 
@@ -41,3 +41,8 @@ class TestEqualProcessorTime:
     )
     def test_the_latest_accuracy_within_it_decides(self, cpu_s, best, accuracy, trials, full):
         assert returned(reports([*self.RESULTS]), cpu_s) == ({"name": best}, accuracy, trials, full)
+
+
+def test_the_spread_of_one_seed_is_none() -> None:
+    assert mean_and_spread([0.9, 0.8, 1.0]) == "0.9000 ± 0.1000 (n=3)"
+    assert mean_and_spread([0.9]) == "0.9000 ± 0.0000 (n=1)"
