@@ -357,7 +357,7 @@ def a_heads_failure_is_believed(put: Put) -> None:
 
 def a_completion_hides_a_workers_failure(put: Put) -> None:
     """What a head says of its end counts, also after a worker's failure was seen."""
-    put(AttemptEndings, "note_group", lambda self, run, now: self._pods.groups.note(run, now))
+    put(AttemptEndings, "record_group", lambda self, run, now: self._pods.groups.record(run, now))
 
 
 # -- several operators at work --

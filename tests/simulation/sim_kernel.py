@@ -300,7 +300,7 @@ class Kernel:
         """The timeline in short."""
         return self._digest.hexdigest()
 
-    def note_error(self, what: str, error: BaseException | None) -> None:
+    def record_error(self, what: str, error: BaseException | None) -> None:
         """Something was raised that nobody caught."""
         import traceback
 
@@ -450,7 +450,7 @@ class SimThread:
         except BaseException as error:  # noqa: BLE001 - what no thread of ours may do
             if kernel().over:
                 return
-            kernel().note_error(f"thread {self.name} of {self.process.name} raised", error)
+            kernel().record_error(f"thread {self.name} of {self.process.name} raised", error)
         finally:
             self.ended = True
             if not kernel().over:

@@ -136,7 +136,7 @@ class SimRun:
             text = str(error).replace(str(world.folder), "").partition("(")[0]
             world.kernel.log("refused", f"{self.process.name} {type(error).__name__} {text}")
         except Exception as error:  # noqa: BLE001 - no user is to see it
-            world.kernel.note_error(f"{self.process.name} failed", error)
+            world.kernel.record_error(f"{self.process.name} failed", error)
         self.process.exit(0)
 
     @property

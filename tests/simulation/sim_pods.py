@@ -140,7 +140,7 @@ class SimConnection:
         label = f"{self.process.name} {path.rpartition('/')[2]}"
         self.process.on_kill_do(lambda: call.over or network.break_off(call))
         if path.endswith("/report"):
-            world.pods.note_sent(self.process, body)
+            world.pods.record_sent(self.process, body)
         world.env(network_send, network, call, path, body, self.caller, label)
         until = kernel().now + (timeout_s or TIMEOUT_S)
         while not call.over and kernel().now < (patient_until := min(until, call.heard_s + SILENCE_S)):
@@ -153,7 +153,7 @@ class SimConnection:
             raise TransportError(call.refused or "no answer in time")
         status, data = call.answer
         kernel().log("answer", f"{label} {status}")
-        world.pods.note_answer(self.process, path, body, status, data)
+        world.pods.record_answer(self.process, path, body, status, data)
         return status, data
 
     def close(self) -> None:
@@ -386,9 +386,9 @@ class SimPods(Witness, FakePods):
             trials.add(attempt[0])
         for trial_id in trials:
             self.track_of(process).harmed[trial_id] += 1
-        self.note_failed_rank(process)
+        self.record_failed_rank(process)
 
-    def note_failed_rank(self, process: Process) -> None:
+    def record_failed_rank(self, process: Process) -> None:
         """A process fails by its own fault: it may be one of several of its attempt."""
         attempt = getattr(process, "attempt", None)
         if attempt is not None and getattr(process, "rank", 0):

@@ -48,7 +48,7 @@ class ShardWatch:
                 self._judge(experiment, uid, now)
         world.after(EVERY_S, self.look)
 
-    def note_write(self, process: Process, path: str) -> None:
+    def record_write(self, process: Process, path: str) -> None:
         """An operator changes something at the API server: it is the one that serves that."""
         world = self.world
         found = _PATH.search(path)

@@ -59,7 +59,7 @@ class _Steps:
             kernel().counts["user code fails"] += 1
             kernel().log("user code fails", self.trial_id)
             world.pods.track_of(process).harmed[self.trial_id] += 1
-            world.pods.note_failed_rank(process)
+            world.pods.record_failed_rank(process)
             raise ValueError("no")
         if self.size > 1:
             self._meet(process)

@@ -62,7 +62,7 @@ class Witness(ABC):
     def given(self, process: Process, trial_id: str, attempt: int) -> None:
         """A process was told of its attempt."""
 
-    def note_sent(self, process: Process, body: bytes) -> None:
+    def record_sent(self, process: Process, body: bytes) -> None:
         request = msgspec.msgpack.decode(body, type=ReportRequest)
         track = self.track_of(process)
         if request.results:
@@ -78,7 +78,7 @@ class Witness(ABC):
         if done:
             track.completed_at.setdefault((request.trial_id, request.attempt), process.kernel.now)
 
-    def note_answer(self, process: Process, path: str, body: bytes, status: int, data: bytes) -> None:
+    def record_answer(self, process: Process, path: str, body: bytes, status: int, data: bytes) -> None:
         if status == 200 and path.endswith("/assignment"):
             assignment = msgspec.msgpack.decode(data, type=AssignmentAnswer).assignment
             if assignment is not None:

@@ -131,7 +131,7 @@ class SimKube(FakeKube):
             raise refusal
         query, body, text = options.get("query") or {}, options.get("body"), options.get("text", False)
         if world.shard_watch is not None and method != "GET":
-            world.shard_watch.note_write(self.process, _object_path(path, options.get("body")))
+            world.shard_watch.record_write(self.process, _object_path(path, options.get("body")))
         context = world.context.copy()
         answer = context.run(lambda: world.api.handle(method, path, query, body, text=text))
         if method != "GET" and "/leases" not in path:
@@ -216,7 +216,7 @@ class SimOperator:
 
     def _on_failure(self, key: str, error: BaseException) -> None:
         if not isinstance(error, ApiError | NotReadyError):
-            self.world.kernel.note_error(f"{self.process.name} could not reconcile {key}", error)
+            self.world.kernel.record_error(f"{self.process.name} could not reconcile {key}", error)
 
     def _begin(self) -> None:
         self._main = asyncio.ensure_future(self._run())
@@ -743,7 +743,7 @@ def run_to_its_end(
 
     def unhandled(_loop: Any, context: dict[str, Any]) -> None:
         if not isinstance(context.get("exception"), death):
-            world.kernel.note_error(str(context.get("message")), context.get("exception"))
+            world.kernel.record_error(str(context.get("message")), context.get("exception"))
 
     loop.set_exception_handler(unhandled)
     install_kernel(world.kernel)

@@ -270,11 +270,11 @@ class Controller:
         self._closed.set()
         self._closed = asyncio.Event()
 
-    def note_outage(self, seconds: float) -> None:
+    def record_outage(self, seconds: float) -> None:
         """Have each open experiment tell that the API server did not answer."""
         for key, controller in self._controllers.items():
             if controller.open:
-                controller.note_outage(seconds)
+                controller.record_outage(seconds)
                 self.queue.add(key)
 
     def rest_s(self, key: str) -> float:

@@ -178,7 +178,7 @@ class ExperimentController:
 
     def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
         """Record the end that an attempt reports; return the end to journal."""
-        end = self._ready()[1].note_reported_end(trial_id, attempt, end)
+        end = self._ready()[1].record_reported_end(trial_id, attempt, end)
         self._shell.meter.ended(trial_id, attempt, end.cause)
         return end
 
@@ -404,7 +404,7 @@ class ExperimentController:
             if not stop_is_asked(item["metadata"]):
                 durable.apply(RetryRequested(from_scratch=True, cut_short=True))
         if queued := user_requests.apply_retry(item, durable):
-            self._writer.events.note_retry(queued.count, has_failed=queued.has_failed)
+            self._writer.events.record_retry(queued.count, has_failed=queued.has_failed)
         # Stopping last: it ends what a retry has queued.
         user_requests.apply_stop(item, durable, self._services.cache.stops(self.key))
 
@@ -619,7 +619,7 @@ class ExperimentController:
             services.cache,
             services.clock,
             enqueue,
-            self._writer.events.note_ending,
+            self._writer.events.record_ending,
         )
         self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
         if durable.engine.state.settings is not None:
@@ -709,11 +709,11 @@ class ExperimentController:
         kube, now = self._services.kube, self._services.clock()
         known = durable.plan.document.get(CODE)
         if message := await self._code.changed(kube, self._namespace, experiment.spec.trainable, known, now):
-            self._writer.events.note_code(message)
+            self._writer.events.record_code(message)
 
-    def note_outage(self, seconds: float) -> None:
+    def record_outage(self, seconds: float) -> None:
         """Report by an event how long the API server did not answer."""
-        self._writer.events.note_outage(seconds)
+        self._writer.events.record_outage(seconds)
 
     # -- while it is open --
 
@@ -724,7 +724,7 @@ class ExperimentController:
             plan = self._plan(experiment, location, durable.plan.document)
         flags, before = durable.engine.state.flags, durable.engine.state.settings
         if before is not None:
-            self._writer.events.note_change(
+            self._writer.events.record_change(
                 changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend)
             )
         if durable.decisions is not None and plan.decided is not None:
@@ -742,7 +742,7 @@ class ExperimentController:
     def _perform(self, action: Action) -> None:
         if self._bindings is not None:
             self._bindings.perform(action)
-        self._writer.events.note_action(action)
+        self._writer.events.record_action(action)
         self._services.enqueue(self.key)
 
     def _on_broken(self, error: BaseException) -> None:

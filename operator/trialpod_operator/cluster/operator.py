@@ -99,7 +99,7 @@ class OperatorProcess:
             address=options.direct_address,
             facts=options.facts,
             alone=options.replicas <= 1,
-            on_outage=self._controller.note_outage,
+            on_outage=self._controller.record_outage,
         )
 
         async def review(token: str) -> dict[str, Any]:

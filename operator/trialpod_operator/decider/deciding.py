@@ -89,7 +89,7 @@ class DecidingEngine:
                 self.replay(item.record)
                 continue
             event = item.record.event
-            self._note(self.engine.apply(event, item.record.now))
+            self._record(self.engine.apply(event, item.record.now))
             choices = self.engine.choices
             chosen.append(choices)
             self.position += 1
@@ -137,7 +137,7 @@ class DecidingEngine:
         found, self._warnings = self._warnings, []
         return found
 
-    def _note(self, actions: list[Action]) -> None:
+    def _record(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Warned) and action.trial is None:
                 self._warn(action.message)

@@ -54,7 +54,7 @@ class Attempts:
             trial.locate_attempt(event.pid, event.hostname, event.node_ip, event.reused_pod)
             self._state.standings.begun(trial)
             accounting.start_work(self._state, trial, event.resources)
-            self._deadline.note(trial)
+            self._deadline.record(trial)
 
     def checkpoints_changed(self, event: CheckpointsChanged) -> None:
         """Add checkpoints that were committed, and forget those that were deleted or may be."""

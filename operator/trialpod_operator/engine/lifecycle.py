@@ -160,7 +160,7 @@ class Lifecycle:
         # A failure may end the whole experiment, and what was disrupted was so before that.
         for trial in sorted(state.running_trials(), key=lambda trial: trial.current.fails_if_lost):
             if (trial.trial_id, trial.attempt) in live:
-                self._deadline.note(trial)  # what it has sent meanwhile may still be on its way
+                self._deadline.record(trial)  # what it has sent meanwhile may still be on its way
                 self._actions.stop_attempt(trial)  # the shell may not have come to it
             else:
                 # Unless it is confirmed, a process that is gone may be why the other one failed.

@@ -25,10 +25,10 @@ class ProgressDeadline:
         self._actions = actions
         self.due: float | None = None
 
-    def note(self, trial: Trial) -> None:
+    def record(self, trial: Trial) -> None:
         """The trial's attempt has begun, or has come further."""
         now = self._state.clock.now
-        trial.note_progress(now)
+        trial.record_progress(now)
         settings = self._state.settings
         if settings is not None and settings.progress_deadline_s is not None and self.due is not None:
             self.due = min(self.due, now + settings.progress_deadline_s / 2)

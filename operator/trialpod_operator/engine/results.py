@@ -96,7 +96,7 @@ class Results:
         judges = chooser.judges or not algorithms.never_decide or bool(trial.ends_at)
         accounting.start_work(self._state, trial, {})  # a shell that knows of no beginning
         if event.nested:
-            trial.note_nested(event.nested)
+            trial.record_nested(event.nested)
         if event.committed:
             self.add_checkpoints(trial, event.committed)
         shown, opened = fresh
@@ -124,7 +124,7 @@ class Results:
             if done:
                 self._endings.complete(trial, result)
                 ends = True
-        self._deadline.note(trial)
+        self._deadline.record(trial)
         self._state.set_last_result(trial, bytes(event.results[-1]), _iteration(shown[-1]))
         self._state.count_results(len(shown))
         self._state.standings.begun(trial)
@@ -133,7 +133,7 @@ class Results:
     def add_checkpoints(self, trial: Trial, committed: list[CheckpointInfo]) -> None:
         """Add checkpoints that the trial's attempt committed."""
         if self._state.add_checkpoints(trial, committed):
-            self._deadline.note(trial)
+            self._deadline.record(trial)
             self._state.run_user_code()
             self._state.end_exploit(trial)
 
@@ -161,7 +161,7 @@ class Results:
                 number = math.inf if value > 0 else -math.inf
             self._state.record_value(trial, number, _iteration(result))
             if not trial.repeat_of:
-                self._note_improvement(number)
+                self._record_improvement(number)
             if not self._state.flags.measured:
                 self._state.measure()
         elif not self._state.flags.measured:
@@ -180,7 +180,7 @@ class Results:
                     "metric", lambda: explain_missing_metric(missing, result, "is not in the first result"), trial
                 )
 
-    def _note_improvement(self, value: float) -> None:
+    def _record_improvement(self, value: float) -> None:
         state, settings = self._state, self._state.required_settings
         sign = 1.0 if settings.mode == "max" else -1.0
         if math.isfinite(value) and state.budget.improves(value, sign):

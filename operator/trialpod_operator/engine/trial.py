@@ -265,7 +265,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.kept = kept
         current.working_since, current.last_saved_at, current.resources = None, 0.0, _NOTHING
 
-    def note_progress(self, now: float) -> None:
+    def record_progress(self, now: float) -> None:
         """The attempt has begun, or has come further."""
         self.current.last_progress_at, self.current.silence_warned = now, False
 
@@ -320,7 +320,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.current.received += 1
         self.results += 1
 
-    def note_nested(self, names: Collection[str]) -> None:
+    def record_nested(self, names: Collection[str]) -> None:
         """These are names of dicts in its results."""
         new = [name for name in names if name not in self.nested and len(name) <= MAX_NAME]
         if new:

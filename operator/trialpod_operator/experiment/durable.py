@@ -208,7 +208,7 @@ class DurableExperiment:
             if trial.ended and trial.current.released:
                 replica.remove_soon(self.dirname(trial), trial.current.released)
         replica.start(
-            lambda status: self._in_loop(self._note_replica, status),
+            lambda status: self._in_loop(self._record_replica, status),
             lambda error: self._in_loop(self.fail, error),
             lambda position: self._in_loop(self._release, position),
         )
@@ -522,7 +522,7 @@ class DurableExperiment:
     def _deliver(self, event: AnyEvent) -> None:
         self._in_loop(self._apply_own, event)
 
-    def _note_replica(self, status: ReplicaStatus) -> None:
+    def _record_replica(self, status: ReplicaStatus) -> None:
         self._outage = None if status.reachable else status.message
         self._shell.replica_changed(status)
 
@@ -530,7 +530,7 @@ class DurableExperiment:
         if self._broken is not None:
             return
         self._replicated = max(self._replicated, position)
-        self._note_silence()
+        self._record_silence()
         self._shell.committed(self._replicated)
         while self._held and self._held[0][0] <= self._replicated:
             self._perform(self._held.popleft()[1])
@@ -539,7 +539,7 @@ class DurableExperiment:
             if not waiting.done():
                 waiting.set_result(None)
 
-    def _note_silence(self) -> None:
+    def _record_silence(self) -> None:
         """Tell when the storage has long confirmed nothing of what it was sent, and when it does again."""
         assert self._replica is not None
         now, uri = self._loop.time(), self._replica.uri
@@ -610,7 +610,7 @@ class DurableExperiment:
         replica = self._replica
         if replica is None:
             return
-        self._note_silence()
+        self._record_silence()
         if errors := replica.errors - self._replica_errors:
             self._replica_errors += errors
             self._shell.replica_failed(errors)

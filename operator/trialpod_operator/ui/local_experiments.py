@@ -153,10 +153,10 @@ class _Bucket:
         if self._storage.exists(TRIALPOD_DIR):
             return []
         found: list[str] = []
-        run_all([partial(self._note, name, found) for name in self._storage.folders()], _AT_ONCE)
+        run_all([partial(self._record, name, found) for name in self._storage.folders()], _AT_ONCE)
         return sorted(found)
 
-    def _note(self, name: str, found: list[str]) -> None:
+    def _record(self, name: str, found: list[str]) -> None:
         if self._storage.exists(f"{name}/{TRIALPOD_DIR}"):
             found.append(name)
 

@@ -241,7 +241,7 @@ class ExperimentModel:
                 if trial.results > (curve.count if curve is not None else 0):
                     each.later(trial.trial_id)
             for decision in trial.decisions if trial.decision_count else ():
-                self._note_rung(decision.reason)
+                self._record_rung(decision.reason)
 
     def _observe(self, record: Record, actions: list[Action]) -> None:
         if not self._metrics and self._recorded.settings.metric is not None:
@@ -259,13 +259,13 @@ class ExperimentModel:
                 for each in self._metrics.values():
                     self._add_results(each, action.trial, action.results)
             elif reason := getattr(action, "reason", None):
-                self._note_rung(reason)
+                self._record_rung(reason)
 
     def _touch(self, trial_id: str) -> None:
         self._changed[trial_id] = self._version
         self._rows.pop(trial_id, None)
 
-    def _note_rung(self, reason: Json) -> None:
+    def _record_rung(self, reason: Json) -> None:
         rung = real_number(reason.get("rung"))
         if rung is not None:
             self._rungs.add(rung)

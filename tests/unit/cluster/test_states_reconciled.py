@@ -78,7 +78,7 @@ class TestApiServerOutage:
             world.pods.behaviour.steps = 60
             await world.apply(numSamples=1)
             await world.until_running(1)
-            world.operator.controller.note_outage(38.2)
+            world.operator.controller.record_outage(38.2)
 
             def events() -> list[str]:
                 found = world.api.all("events")

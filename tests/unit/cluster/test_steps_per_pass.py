@@ -64,12 +64,12 @@ def test_attention_looks_at_what_was_noted_until_a_sweep_is_due(monkeypatch: pyt
     monkeypatch.setattr(attention, "MAX_FEW", 1)
     watched, bindings = Attention(), dict.fromkeys(["a", "b", "c"])
     assert watched.take(bindings, 10.0, every=False).sweeps  # type: ignore[arg-type]  # only their ids count
-    watched.note("b")
-    watched.note("gone")
+    watched.add("b")
+    watched.add("gone")
     look = watched.take(bindings, 11.0, every=False)  # type: ignore[arg-type]
     assert (look.sweeps, look.among({"a", "b", "gone"})) == (False, {"b", "gone"})
     assert watched.take(bindings, 11.0, every=False).among({"a", "b"}) == set()  # type: ignore[arg-type]
-    watched.note_removal(11.0, 10_000)
+    watched.record_removal(11.0, 10_000)
     assert watched.sweep_at == 11.0 + 10_000 * attention.REMOVAL_S_PER_ATTEMPT
     assert watched.take(bindings, 16.0, every=False).sweeps  # type: ignore[arg-type]
     assert not watched.take(bindings, 17.0, every=False).sweeps  # type: ignore[arg-type]

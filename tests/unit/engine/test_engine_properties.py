@@ -121,7 +121,7 @@ class Experiment(RuleBasedStateMachine):
         trials = self.engine.state.trials
         running = {key for key in self.received if self.is_current(*key)}
         actions = self.engine.apply(event, self.now)
-        self.note_time(event, running, trials)
+        self.record_time(event, running, trials)
         choices = msgspec.msgpack.decode(msgspec.msgpack.encode(self.engine.choices), type=Choices)
         same = self.twin.apply(event, self.now)
         assert stored(same) == stored(actions)
@@ -158,7 +158,7 @@ class Experiment(RuleBasedStateMachine):
         else:
             assert finishes <= 1
 
-    def note_time(self, event: events.AnyEvent, running: set[tuple[str, int]], trials: Any) -> None:
+    def record_time(self, event: events.AnyEvent, running: set[tuple[str, int]], trials: Any) -> None:
         """Keep the time that attempts take, from what is said of them."""
         clock = self.engine.state.clock
         for trial_id, attempt in running:

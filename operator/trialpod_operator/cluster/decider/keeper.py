@@ -126,7 +126,7 @@ class DeciderKeeper:
         current = False
         for pod in self._pods():
             if self._has_ended(pod):
-                await self._note_end(pod, queue, now)
+                await self._record_end(pod, queue, now)
             elif self._is_outdated(pod, experiment):
                 await self._delete(pod, queue)
                 self._not_before = 0.0
@@ -227,7 +227,7 @@ class DeciderKeeper:
         annotations = pod["metadata"].get("annotations") or {}
         return bool(annotations.get(names.SPEC_ANNOTATION) != digest(experiment.spec))
 
-    async def _note_end(self, pod: Object, queue: DecisionQueue, now: float) -> None:
+    async def _record_end(self, pod: Object, queue: DecisionQueue, now: float) -> None:
         self._ended.add(str(pod["metadata"].get("uid")))
         self._number = max(self._number, self._number_of(pod))
         queue.end_session()

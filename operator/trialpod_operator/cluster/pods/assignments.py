@@ -154,7 +154,7 @@ class Assignments:
             raise NotReadyError("the address of the trial's head is not known yet")
         if not binding.assigned:
             binding.assigned = True
-            self._pods.attention.note(trial.trial_id)
+            self._pods.attention.add(trial.trial_id)
             binding.expected_by = 0.0
             if self._pods.reuse is not None:
                 self._pods.reuse.began(binding)

@@ -34,11 +34,11 @@ class Attention:
         self.noted: set[str] = set()
         self._sweep_at = -math.inf
 
-    def note(self, trial_id: str) -> None:
+    def add(self, trial_id: str) -> None:
         """Something happened to the trial, its attempt or its pod."""
         self.noted.add(trial_id)
 
-    def note_removal(self, now: float, attempts: int) -> None:
+    def record_removal(self, now: float, attempts: int) -> None:
         """There may be a pod to remove."""
         self.sweep_by(now + max(REMOVAL_S, attempts * REMOVAL_S_PER_ATTEMPT))
 

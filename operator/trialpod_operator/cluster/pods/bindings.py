@@ -185,23 +185,23 @@ class PodBindings:
     def trial_changed(self, trial_id: str) -> None:
         """A TuneTrial was edited or deleted by another client."""
         self._pods.changed.add(trial_id)
-        self._pods.attention.note(trial_id)
+        self._pods.attention.add(trial_id)
 
     def pod_changed(self, trial_id: str, name: str) -> None:
         """A pod with a trial's label was made, changed or deleted."""
         attention, binding = self._pods.attention, self._pods.bindings.get(trial_id)
         if binding is None or self._pods.pod_name(binding) != name:
-            self._note_removal(name)
+            self._record_removal(name)
         if binding is not None:
-            attention.note(trial_id)
+            attention.add(trial_id)
 
-    def _note_removal(self, name: str) -> None:
+    def _record_removal(self, name: str) -> None:
         """Have a pod without an attempt removed; one that leaves takes what it printed along."""
         now, pod = self._pods.clock(), self._pods.cache.pod(self._pods.key, name)
         if pod is not None and pod["metadata"].get("deletionTimestamp"):
             self._pods.attention.sweep_by(now)
         else:
-            self._pods.attention.note_removal(now, len(self._pods.bindings))
+            self._pods.attention.record_removal(now, len(self._pods.bindings))
 
     @property
     def under_way(self) -> Collection[str]:
@@ -217,7 +217,7 @@ class PodBindings:
         match action:
             case TrialCreated(trial=trial):
                 self._pods.changed.add(trial.trial_id)
-                self._pods.attention.note(trial.trial_id)
+                self._pods.attention.add(trial.trial_id)
             case StartAttempt(trial=trial, attempt=attempt):
                 self._start(trial, attempt)
             case StopAttempt(trial=trial, attempt=attempt):
@@ -225,7 +225,7 @@ class PodBindings:
                 if binding is not None and binding.attempt == attempt and binding.stop_at is None:
                     hangs = not binding.assigned or trial.current.deadline_missed  # and will not end by itself
                     binding.stop_at = self._pods.clock() + (0.0 if hangs else self._grace_s)
-                    self._pods.attention.note(trial.trial_id)
+                    self._pods.attention.add(trial.trial_id)
                     self._pods.changed.add(trial.trial_id)
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
                 self._end_run(trial)
@@ -264,7 +264,7 @@ class PodBindings:
         # Ends first: a freed slot is used in this pass.
         bindings = look.bindings
         for start in range(0, len(bindings), SLICE):
-            self._endings.note(now, bindings[start : start + SLICE])
+            self._endings.record(now, bindings[start : start + SLICE])
             if start + SLICE < len(bindings):
                 await asyncio.sleep(0)  # other experiments have their turn
         # Attempts that have not called for a while may have ended without an event: ask the API server.
@@ -316,13 +316,13 @@ class PodBindings:
             self._collector.expect_exit(
                 self._pods.pod_name(binding), self._pods.clock(), self._pods.groups.names(binding)
             )
-            self._note_removal(self._pods.pod_name(binding))
+            self._record_removal(self._pods.pod_name(binding))
             if binding.group is not None:
                 binding.group.release()
         if trial.ended:
             self._pods.in_place.ended(trial.trial_id)
 
-    def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+    def record_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
         """An attempt said how it ended; return how it did. A pod that continues in place stays.
 
         Raises:
@@ -345,7 +345,7 @@ class PodBindings:
             pod = self._pods.own_pod(binding)
             return end if pod is None else blame_beside(pod, end)
         now = self._pods.clock()
-        self._endings.note_group(binding, now)
+        self._endings.record_group(binding, now)
         judged = binding.group.judge_report(end, now, failing=binding.trial.current.failing is not None)
         if judged is None:
             self._pods.enqueue()
@@ -389,7 +389,7 @@ class PodBindings:
             return
         for binding in list(self._pods.bindings.values()):
             await self._pods.groups.look(binding, now)
-        self._endings.note(now, list(self._pods.bindings.values()))
+        self._endings.record(now, list(self._pods.bindings.values()))
         for binding in list(self._pods.bindings.values()):
             self.assignments.begin_group(binding)
         # A confirmed failure is durable before its head is ended: the next operator finds one or the other.

@@ -36,7 +36,7 @@ class PodCreation:
         await self._create_missing(now, look)
         for binding in look.bindings:
             if self._needs_pod(binding):
-                self._pods.attention.note(binding.trial.trial_id)
+                self._pods.attention.add(binding.trial.trial_id)
 
     async def _create_missing(self, now: float, look: Look) -> None:
         self.more = False
@@ -75,7 +75,7 @@ class PodCreation:
         waiting = [self._create(binding) for binding in missing[:MOST_CREATED]]
         waiting += [self._pods.work.create_trial(trial) for trial in trials[: max(0, MOST_CREATED - len(waiting))]]
         for trial in trials[max(0, MOST_CREATED - len(missing)) :]:
-            self._pods.attention.note(trial.trial_id)
+            self._pods.attention.add(trial.trial_id)
         results = await gather_all(*waiting)
         if all(results):
             rejections.clear()

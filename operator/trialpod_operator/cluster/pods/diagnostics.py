@@ -115,10 +115,10 @@ class AttemptEndings:
         self._pods = experiment_pods
         self._on_ending = on_ending
 
-    def note(self, now: float, bindings: Iterable[PodBinding]) -> None:
+    def record(self, now: float, bindings: Iterable[PodBinding]) -> None:
         """Update what is known from the watched pods of these attempts."""
         for binding in bindings:
-            ended = self.note_group(binding, now)
+            ended = self.record_group(binding, now)
             if ended is not None:
                 self._ended(binding, ended)
                 continue
@@ -142,13 +142,13 @@ class AttemptEndings:
                 if ending is not None and not may_be_explained(binding, ending, now):
                     self._ended(binding, ending)
 
-    def note_group(self, binding: PodBinding, now: float) -> Termination | None:
+    def record_group(self, binding: PodBinding, now: float) -> Termination | None:
         """Check the workers of a binding; return how a group has ended that had not begun.
 
         A worker's failure is journaled when it is first seen: no completion that comes later can hide it. It is
         confirmed, and counts, when no other pod of the group was found lost.
         """
-        ended = self._pods.groups.note(binding, now)
+        ended = self._pods.groups.record(binding, now)
         trial, cause = binding.trial, binding.group.cause if binding.group is not None else None
         if cause is None or not cause.counts_as_failure:
             return ended
@@ -220,7 +220,7 @@ class AttemptEndings:
             elif self._pods.bindings.get(binding.trial.trial_id) is binding:
                 self._ended(binding, _must(read_termination(pod, vanished=True)))
         if asked:
-            self.note(now, look.bindings)
+            self.record(now, look.bindings)
 
     def _patience_s(self, binding: PodBinding, pod: Object | None, now: float) -> float:
         if pod is None:

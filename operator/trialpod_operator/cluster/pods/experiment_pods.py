@@ -81,7 +81,7 @@ class ExperimentPods:
         self.bindings[trial_id] = binding
         if not binding.assigned:
             self.starting[trial_id] = binding
-        self.attention.note(trial_id)
+        self.attention.add(trial_id)
 
     def unassigned(self) -> list[PodBinding]:
         """Return the attempts that have not started their work."""

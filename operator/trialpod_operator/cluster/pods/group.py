@@ -115,7 +115,7 @@ class Group:
 
     # -- the end --
 
-    def note(self, evidence: list[Termination], now: float) -> None:
+    def record(self, evidence: list[Termination], now: float) -> None:
         """Record how workers have ended. A disruption takes precedence over a failure, else the first end counts."""
         for ending in evidence:
             if ending.counts_as_failure:

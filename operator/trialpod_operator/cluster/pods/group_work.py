@@ -177,7 +177,7 @@ class GroupWork:
 
     # -- the end --
 
-    def note(self, binding: PodBinding, now: float) -> Termination | None:
+    def record(self, binding: PodBinding, now: float) -> Termination | None:
         """Check the workers; return how a group has ended that had not begun."""
         group = binding.group
         if group is None:
@@ -188,7 +188,7 @@ class GroupWork:
             if ending is not None:
                 evidence.append(ending)
         if binding.assigned:
-            group.note(evidence, now)
+            group.record(evidence, now)
             return None
         if evidence:
             return evidence[0]

@@ -38,7 +38,7 @@ class EventRecorder:
         self._trial_events = TrialEvents()
         self._endings: dict[str, Termination] = {}  # by trial_id, until the engine has applied them
 
-    def note_action(self, action: Action) -> None:
+    def record_action(self, action: Action) -> None:
         """Take in a committed action, for the events."""
         if isinstance(action, TrialRequeued) and action.why == "disrupted":
             self._disrupted(action.trial, action.message)
@@ -50,16 +50,16 @@ class EventRecorder:
         if isinstance(action, Warned) and action.trial is None:
             self._add(KubernetesEvent("Warning", Reason.NOTICE, cut(action.message, MAX_NOTE)))
 
-    def note_change(self, message: str) -> None:
+    def record_change(self, message: str) -> None:
         """Take in what was changed of the spec, "" for nothing, for the events."""
         if message:
             self._add(KubernetesEvent("Normal", Reason.SPEC_CHANGED, cut(message, MAX_NOTE)))
 
-    def note_code(self, message: str) -> None:
+    def record_code(self, message: str) -> None:
         """Take in that the code in a ConfigMap was changed, for the events."""
         self._add(KubernetesEvent("Warning", Reason.CODE_CHANGED, cut(message, MAX_NOTE)))
 
-    def note_outage(self, seconds: float) -> None:
+    def record_outage(self, seconds: float) -> None:
         """Take in how long the API server did not answer, for the events."""
         message = (
             f"the API server did not answer the operator for {seconds:.0f} s; running trials continued, and no pod "
@@ -67,7 +67,7 @@ class EventRecorder:
         )
         self._add(KubernetesEvent("Warning", Reason.API_SERVER_UNAVAILABLE, message))
 
-    def note_retry(self, count: int, *, has_failed: bool) -> None:
+    def record_retry(self, count: int, *, has_failed: bool) -> None:
         """Take in that failed trials were to be retried, for the events.
 
         Args:
@@ -81,7 +81,7 @@ class EventRecorder:
         why = "the budget is used up, or the trials named have not failed" if has_failed else "no trial has failed"
         self._add(KubernetesEvent("Warning", Reason.NOTHING_TO_RETRY, f"nothing is retried: {why}"))
 
-    def note_ending(self, trial: Trial, ending: Termination) -> None:
+    def record_ending(self, trial: Trial, ending: Termination) -> None:
         """Take in how a pod ended, for the events."""
         self._endings[trial.trial_id] = ending
 
@@ -104,7 +104,7 @@ class EventRecorder:
                 return target
         return {}
 
-    def note_transition(self, before: Mapping[str, Any], after: Mapping[str, Any], *, resumed: bool) -> None:
+    def record_transition(self, before: Mapping[str, Any], after: Mapping[str, Any], *, resumed: bool) -> None:
         """Take in a change of the experiment's status; `resumed`: the storage held it when it was opened."""
         self._events += transition_events(before, after, resumed=resumed)
 

@@ -195,7 +195,7 @@ class StatusWriter:
             {"status": merge_patch(self._status, status)},
             subresource="status",
         )
-        self.events.note_transition(self._status, status, resumed=durable is not None and durable.resumed)
+        self.events.record_transition(self._status, status, resumed=durable is not None and durable.resumed)
         self._status = status
         self._written_at = now
         # Deleted without a watch event: the next pass releases it.

@@ -376,7 +376,7 @@ class DecisionQueue:
             return DecisionAnswer(session=self._session, items=items, loading=True)
         self._loading, self._position = False, request.position
         self._records, self.problem = [], None
-        self._note(request)
+        self._record(request)
         if self._journaled.engine.state.settings is not None:
             self._queue.appendleft(timer := TimerFired())  # more trials may start than without a decider
             self._count(timer)
@@ -388,7 +388,7 @@ class DecisionQueue:
         sent = self._in_flight
         undecided = [item for item in sent if not item.decided]
         if sent and request.position == self._position + len(sent) and len(request.choices) == len(undecided):
-            self._note(request)
+            self._record(request)
             chosen = iter(request.choices)
             for item in undecided:  # in flight until all are applied: what they lead to comes behind them
                 self._apply(item.record.event, item.record.now, next(chosen))
@@ -406,7 +406,7 @@ class DecisionQueue:
             return self._answer(sent)  # the answer was lost
         return self._poll_or_answer()
 
-    def _note(self, request: DecisionRequest) -> None:
+    def _record(self, request: DecisionRequest) -> None:
         if request.view is not None:
             self._search.view = self._scheduler.view = request.view
         named = self._scheduler.named

@@ -237,9 +237,9 @@ class _Account:
             return False
         if _choices(self.engine.choices) != _choices(choices):
             self._error("replay", "what was chosen then does not follow from its event")
-        self._note_decisions(actions, choices)
-        self._note_ends(event, before)
-        self._note_starts(event, choices, actions)
+        self._record_decisions(actions, choices)
+        self._record_ends(event, before)
+        self._record_starts(event, choices, actions)
         applied = sum(len(action.results) for action in actions if isinstance(action, ResultsApplied))
         if applied != len(fresh):
             self._error("result", f"{applied} results were applied, but {len(fresh)} were new")
@@ -247,7 +247,7 @@ class _Account:
             if isinstance(action, TrialEnded):
                 self._check_end(action.trial)
         if isinstance(event, events.RetryRequested):
-            self._note_retries(before)
+            self._record_retries(before)
         return True
 
     def _of(self, event: events.AnyEvent) -> list[Trial]:
@@ -330,7 +330,7 @@ class _Account:
                     verdict.trial_id,
                 )
 
-    def _note_decisions(self, actions: Sequence[Action], choices: Choices) -> None:
+    def _record_decisions(self, actions: Sequence[Action], choices: Choices) -> None:
         for action in actions:
             if not isinstance(action, DecisionMade):
                 continue
@@ -342,7 +342,7 @@ class _Account:
             if trial_id not in about:
                 self._error("verdict", f"the decision '{action.decision}' has no verdict", trial_id)
 
-    def _note_ends(self, event: events.AnyEvent, before: dict[str, Any]) -> None:
+    def _record_ends(self, event: events.AnyEvent, before: dict[str, Any]) -> None:
         """Close attempts, and count failures and disruptions as they must be counted."""
         if isinstance(event, events.AttemptEnded):
             facts = self.facts.get(event.trial_id)
@@ -380,7 +380,7 @@ class _Account:
                 facts.trial_id,
             )
 
-    def _note_starts(self, event: events.AnyEvent, choices: Choices, actions: Sequence[Action]) -> None:
+    def _record_starts(self, event: events.AnyEvent, choices: Choices, actions: Sequence[Action]) -> None:
         created = [each.trial_id for each in self.engine.choices.created]
         for trial_id in (*created, *(each.trial_id for each in self.engine.choices.repeats)):
             if trial_id in self.facts:
@@ -419,7 +419,7 @@ class _Account:
                 "trial", f"it is in ERROR, but its last attempt was {facts.last_cause or 'none'}", trial.trial_id
             )
 
-    def _note_retries(self, before: dict[str, Any]) -> None:
+    def _record_retries(self, before: dict[str, Any]) -> None:
         for trial_id, (_, _, status, *_) in before.items():
             if status == ERROR and self.engine.state.trials[trial_id].status != ERROR:
                 self.facts[trial_id].failures = 0

@@ -105,7 +105,7 @@ class FileReplica:
         if file.data is None or not self.stored.create(file.key, file.data):
             self.fetch_experiment()
             return False
-        self._note(file.key, file.mark)
+        self._record(file.key, file.mark)
         return True
 
     def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:
@@ -137,14 +137,14 @@ class FileReplica:
                 except KeyMissingError:
                     raise self._late.deleted() from None
                 self._late.written(file.key)
-                self._note(file.key, file.mark)
+                self._record(file.key, file.mark)
 
         _each(send, due)
 
     def _is_mark(self, key: str) -> bool:
         return key == EXPERIMENT_KEY and self._late.marked
 
-    def _note(self, key: str, mark: tuple[int, int]) -> None:
+    def _record(self, key: str, mark: tuple[int, int]) -> None:
         self._copied[key] = mark
         if key == EXPERIMENT_KEY:
             self._late.marked = True
@@ -256,7 +256,7 @@ class FileReplica:
         passing.write_bytes(data)
         os.replace(passing, path)
         status = path.stat()
-        self._note(key, (status.st_size, status.st_mtime_ns))
+        self._record(key, (status.st_size, status.st_mtime_ns))
 
     # -- logs --
 

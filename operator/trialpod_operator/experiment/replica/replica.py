@@ -444,7 +444,7 @@ class Replica:
             self._files.send(due, self._journal.refuse_outdated)
             whole = True
             if catching_up:
-                self._note_pass(len(due))
+                self._record_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
 
@@ -458,7 +458,7 @@ class Replica:
             raise EmptiedError(f"{self.uri} no longer holds this experiment: its data was deleted")
         self._present_at, self._present_to = now, self._confirmed
 
-    def _note_pass(self, copied: int) -> None:
+    def _record_pass(self, copied: int) -> None:
         self._passes += 1
         if copied <= FEW or self._passes >= PASSES:
             self._passes, self._catching_up = 0, _DONE

@@ -359,9 +359,9 @@ class _CommandRun:
         if values := reader.read(line):
             self._add(values, None, process)
             if self._objective and not self._collector.found and not self._resumed:
-                self._note_line_without(self._objective, reader)
+                self._record_line_without(self._objective, reader)
 
-    def _note_line_without(self, objective: str, reader: LineReader) -> None:
+    def _record_line_without(self, objective: str, reader: LineReader) -> None:
         """Warn of a name that is wrong before the program, which may run for days, has ended."""
         self._lines_without += 1
         if self._lines_without == _NAMED_LINES:

@@ -108,7 +108,7 @@ class Upload:
             self._adopt(threads, tick)
         for path, match in self._matches.items():
             if path not in self._entries and self._is_same_file(path, match):
-                self._note(self._unchanged(path, match))
+                self._record(self._unchanged(path, match))
         jobs = self._jobs([file for file in self._files.values() if file.path not in self._entries])
         if jobs:
             run_all(jobs, threads, tick=tick)
@@ -239,7 +239,7 @@ class Upload:
             return
         key = f"{self._name}/{path}"
         self._will_send(key)
-        self._note(FileEntry(path, file.size, self._storage.put_file(Path(file.place), key)))
+        self._record(FileEntry(path, file.size, self._storage.put_file(Path(file.place), key)))
 
     def _send_changed(self, file: LocalFile, match: Match) -> bool:
         """Send the blocks that are not stored; False if there is no room to put them together."""
@@ -257,7 +257,7 @@ class Upload:
             shutil.rmtree(scratch, ignore_errors=True)
         entry = match.known.entry
         stored_bytes = (entry.stored_bytes or entry.size) + self._changed_bytes(file, match)
-        self._note(FileEntry(file.path, file.size, whole, pieces=tuple(pieces), stored_bytes=stored_bytes))
+        self._record(FileEntry(file.path, file.size, whole, pieces=tuple(pieces), stored_bytes=stored_bytes))
         return True
 
     def _write_changed(self, file: LocalFile, match: Match, local: str, key: str) -> tuple[list[Piece], int]:
@@ -295,7 +295,7 @@ class Upload:
         self._will_send(key)
         self._storage.put_file(Path(place), key)
         for entry in entries:
-            self._note(entry)
+            self._record(entry)
 
     def _send_pack(self, files: list[LocalFile]) -> None:
         key = self._next(PACK_PREFIX)
@@ -320,7 +320,7 @@ class Upload:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         for entry in entries:
-            self._note(entry)
+            self._record(entry)
 
     def _next(self, prefix: str) -> str:
         with self._lock:
@@ -332,7 +332,7 @@ class Upload:
         with self._lock:
             self.sent.append(key)
 
-    def _note(self, entry: FileEntry) -> None:
+    def _record(self, entry: FileEntry) -> None:
         with self._lock:
             self._entries[entry.path] = entry
             self._done += entry.size

@@ -209,7 +209,7 @@ class LibrarySearcher(Searcher):
             if not isinstance(found, dict):
                 return found
             values = found
-        self._note_ask(trial_id, values)
+        self._record_ask(trial_id, values)
         return self._config(number, values)
 
     def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ class LibrarySearcher(Searcher):
         self._check_new(trial_id)
         values = self._values_of(config)
         self._again(len(self._values), values, preset=self._preset() is not None)
-        self._note_ask(trial_id, values)
+        self._record_ask(trial_id, values)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Learn an intermediate value."""
@@ -478,7 +478,7 @@ class LibrarySearcher(Searcher):
         if trial_id in self._numbers:
             raise InvalidInputError(f"trial {trial_id} has a suggestion already")
 
-    def _note_ask(self, trial_id: str, values: Values) -> None:
+    def _record_ask(self, trial_id: str, values: Values) -> None:
         self._presets_used += self._presets_used < len(self._points)
         self._numbers[trial_id] = len(self._values)
         self._unfinished.add(len(self._values))

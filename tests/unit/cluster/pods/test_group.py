@@ -29,7 +29,7 @@ def test_head_failure_counts_after_workers_were_checked() -> None:
 def test_a_worker_that_was_taken_away_explains_the_heads_failure() -> None:
     group = Group(2, 600.0)
     assert group.judge_report(FAILED, 5.0) is None
-    group.note([deleted_worker(2, "EvictionByEvictionAPI")], 5.5)
+    group.record([deleted_worker(2, "EvictionByEvictionAPI")], 5.5)
     told = group.judge_report(FAILED, 6.0)
     assert told is not None
     assert (told.cause, told.error) == ("preempted", "worker 2: its pod is being removed")
@@ -41,7 +41,7 @@ def test_head_failure_names_the_worker_that_caused_it() -> None:
     first = dataclasses.replace(ending(), message="worker 1: ConnectionResetError")
     second = dataclasses.replace(ending(), message="worker 2: it ran out of memory")
     for _ in range(2):
-        group.note([first, second], 6.0)
+        group.record([first, second], 6.0)
     group.looked = True
     told = group.judge_report(FAILED, 8.0)
     assert told is not None
@@ -52,7 +52,7 @@ def test_head_failure_names_the_worker_that_caused_it() -> None:
 def test_a_disruption_goes_before_the_failures_that_it_causes(order: int) -> None:
     group = Group(2, 600.0)
     for each in [ending(), deleted_worker(1, "")][::order]:
-        group.note([each], 5.0)
+        group.record([each], 5.0)
     assert group.cause is not None
     assert group.cause.kind == "disruption"
 
@@ -60,12 +60,12 @@ def test_a_disruption_goes_before_the_failures_that_it_causes(order: int) -> Non
 def test_worker_failure_counts_after_others_were_checked() -> None:
     group = Group(2, 600.0)
     deleted = ending("disruption", "DeletedByOperator")
-    group.note([ending()], 4.0)
+    group.record([ending()], 4.0)
     assert group.failed_at == 4.0
     assert group.judge_report(AttemptEnd(cause="preempted"), 5.0) is None
     assert group.judge_read(deleted, 6.0) is None
     group.looked = True
-    group.note([ending(), ending("disruption", "PodVanished")], 7.0)
+    group.record([ending(), ending("disruption", "PodVanished")], 7.0)
     read = group.judge_read(deleted, 7.0)
     assert read is not None
     assert read.reason == "PodVanished"
@@ -73,7 +73,7 @@ def test_worker_failure_counts_after_others_were_checked() -> None:
 
 def test_a_head_that_was_ended_for_a_workers_failure_has_failed() -> None:
     group = Group(1, 600.0)
-    group.note([ending()], 4.0)
+    group.record([ending()], 4.0)
     group.looked = True
     told = group.judge_report(AttemptEnd(cause="preempted"), 5.0)
     assert told is not None
@@ -85,7 +85,7 @@ def test_a_head_that_was_ended_for_a_workers_failure_has_failed() -> None:
 
 def test_disrupted_head_is_a_disruption() -> None:
     group = Group(1, 600.0)
-    group.note([ending()], 4.0)
+    group.record([ending()], 4.0)
     own = ending("disruption", "EvictionByEvictionAPI")
     assert group.judge_read(own, 5.0) is own
 
@@ -93,7 +93,7 @@ def test_disrupted_head_is_a_disruption() -> None:
 @pytest.mark.parametrize("cause", ["completed", "stopped", "paused", "damaged"])
 def test_what_a_head_says_of_its_end_counts(cause: str) -> None:
     group = Group(1, 600.0)
-    group.note([ending()], 4.0)
+    group.record([ending()], 4.0)
     end = AttemptEnd(cause=cause)  # type: ignore[arg-type]
     assert group.judge_report(end, 5.0) is end
 

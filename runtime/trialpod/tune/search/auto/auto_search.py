@@ -317,11 +317,11 @@ class AutoSearch(LibrarySearcher):
         self._view.begin(number)
         self._tried.add(key(values))
 
-    def _note_ask(self, trial_id: str, values: Values) -> None:
+    def _record_ask(self, trial_id: str, values: Values) -> None:
         number = len(self._values)
         if number not in self._view.records:  # what the base has not taken: a suggestion of ours
             self._take(number, values)
-        super()._note_ask(trial_id, values)
+        super()._record_ask(trial_id, values)
 
     def _tell(self, number: int, values: Values, ending: Ending) -> None:
         loss = self._loss(ending)

@@ -224,8 +224,8 @@ class OptunaSearch(LibrarySearcher):
                 left_out, self._study_name,
             )  # fmt: skip
 
-    def _note_ask(self, trial_id: str, values: Values) -> None:
-        super()._note_ask(trial_id, values)
+    def _record_ask(self, trial_id: str, values: Values) -> None:
+        super()._record_ask(trial_id, values)
         if self._copy is not None:
             number = len(self._values) - 1
             self._copy.begin(number, self._storage.get_trial(self._trials[number]))
