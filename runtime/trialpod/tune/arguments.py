@@ -15,19 +15,25 @@ class UnknownArgumentError(InvalidInputError, TypeError):
     """A class was called with an argument that it does not have."""
 
 
+def unknown_argument(where: str, name: str, known: Sequence[str]) -> UnknownArgumentError:
+    """Return the error for an argument that is none of the known ones."""
+    guess = nearest(name, known)
+    hint = f"; did you mean {guess!r}?" if guess else f"; there are: {', '.join(known)}"
+    return UnknownArgumentError(f"{where} has no argument {name!r}{hint}")
+
+
 def names_nearest(cls: _Class) -> _Class:
     """Make a class refuse arguments that it does not have with the name of the nearest one."""
     original = cls.__init__  # type: ignore[misc]
     code = original.__code__
     known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    public = [name for name in known if not name.startswith("_")]
 
     @functools.wraps(original)
     def init(self: Any, *positional: Any, **named: Any) -> None:
         for name in named:
             if name not in known:
-                guess = nearest(name, known)
-                hint = f"; did you mean {guess!r}?" if guess else f"; there are: {', '.join(known)}"
-                raise UnknownArgumentError(f"{cls.__name__} has no argument {name!r}{hint}")
+                raise unknown_argument(cls.__name__, name, public)
         original(self, *positional, **named)
 
     cls.__init__ = init  # type: ignore[misc]

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, WrongTypeError, nearest, refuse_stand_ins
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def registered(name: str) -> Any:
         f"no Trainable is registered as {name!r}"
         + (f"; did you mean {guess!r}?" if guess else "")
         + f". Registered: {', '.join(sorted(_trainables)) or 'none'}. tune.register_trainable(name, trainable) does"
-        " that"
+        " that" + ("; the algorithms of RLlib need Ray itself" if under_ray() and guess is None else "")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from trialpod.compat.activation import under_ray
@@ -82,6 +83,12 @@ class ResultGrid(Sequence[Result]):
     def outcome(self) -> ExperimentOutcome:
         """What the backend returned."""
         return self._outcome
+
+    @property
+    def _experiment_analysis(self) -> Any:
+        """The same trials in the older form: what libraries that were written for Ray take from a ResultGrid."""
+        older = import_module("trialpod.legacy.experiment_analysis")  # which imports this module
+        return older.ExperimentAnalysis(self._outcome)
 
     @property
     def errors(self) -> list[Exception]:

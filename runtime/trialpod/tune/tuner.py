@@ -60,6 +60,7 @@ from trialpod.tune.tuner_arguments import (
     made_scheduler,
     made_search_alg,
     resume_flags,
+    set_fields,
     storable,
     trial_namer,
 )
@@ -97,6 +98,7 @@ class Tuner:
         run_config: how to run.
         backend: where to run: a backend's name or object. None takes the variable TRIALPOD_BACKEND, or else this
             machine.
+        _tuner_kwargs: for libraries that were written for Ray: fields of `tune_config` and `run_config` by name.
 
     Raises:
         InvalidInputError: an argument cannot be used, or contradicts another one.
@@ -110,6 +112,7 @@ class Tuner:
         tune_config: TuneConfig | None = None,
         run_config: RunConfig | None = None,
         backend: Backend | str | None = None,
+        _tuner_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         refuse_stand_ins(tune_config, run_config, param_space)
         _check_config("tune_config", tune_config, TuneConfig)
@@ -122,6 +125,7 @@ class Tuner:
             # A search algorithm may have a space of its own.
             trainable.check(self._param_space if self._tune_config.search_alg is None else None)
         self._run_config = copy.copy(run_config) if run_config is not None else RunConfig()
+        set_fields((self._tune_config, self._run_config), _tuner_kwargs or {})
         self._backend = backend
         self._resume: _Resume | None = None
         self._grid: ResultGrid | None = None

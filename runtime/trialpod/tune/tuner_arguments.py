@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, WrongTypeError
+from trialpod.tune.arguments import unknown_argument
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
 from trialpod.tune.plugins.goal import introduce_scheduler
@@ -106,6 +107,19 @@ def check_same_keys(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
             f"Tuner.restore(param_space=...): its keys must be those that the experiment started with; "
             f"{'; '.join(parts)}"
         )
+
+
+def set_fields(configs: tuple[TuneConfig, RunConfig], values: Mapping[str, Any]) -> None:
+    """Set fields of the one or the other config by name.
+
+    Raises:
+        UnknownArgumentError: neither has such a field.
+    """
+    for name, value in values.items():
+        config = next((config for config in configs if hasattr(config, name)), None)
+        if config is None:
+            raise unknown_argument("Tuner(_tuner_kwargs=...)", name, [n for config in configs for n in vars(config)])
+        setattr(config, name, value)
 
 
 def made_scheduler(given: Any) -> Any:

@@ -192,6 +192,44 @@ class TestSmallParts:
         )
         assert (names["f"](), names["C"].x) == (1, 2)
 
+    def test_levels_of_verbose_have_names(self) -> None:
+        verbosity = bound("from ray.tune.utils.log import Verbosity as V")["V"]
+        assert tune.RunConfig(verbose=verbosity.V2_TRIAL_NORM).verbose == 2
+        assert bound("from ray.tune.experimental.output import AirVerbosity as V")["V"].SILENT == 0
+
+    def test_spaces_are_parsed_and_filled_in(self) -> None:
+        names = bound("from ray.tune.search.variant_generator import assign_value, parse_spec_vars")
+        spec = {"a": 1, "b": {"c": tune.uniform(0, 1), "d": [2, tune.grid_search([3, 4])]}, "e": {}}
+        constants, domains, grids = names["parse_spec_vars"](spec)
+        assert constants == [(("a",), 1), (("b", "d", 0), 2)]
+        assert [path for path, _ in domains] == [("b", "c")]
+        assert [(path, grid.categories) for path, grid in grids] == [(("b", "d", 1), [3, 4])]
+        names["assign_value"](spec, ("b", "d", 1), 4)
+        assert spec["b"]["d"] == [2, 4]  # type: ignore[index]
+
+    def test_a_message_is_logged_once(self) -> None:
+        log_once = bound("from ray.util.debug import log_once")["log_once"]
+        assert [log_once("of this test"), log_once("of this test")] == [True, False]
+
+    def test_names_of_single_releases(self) -> None:
+        names = bound(
+            "from ray.runtime_context import get_runtime_context\n"
+            "from ray.ml.config import RunConfig\n"
+            "from ray.tune.analysis.experiment_analysis import NewExperimentAnalysis\n"
+            "from ray.tune.logger import TFLogger\n"
+            "from ray.tune.schedulers.resource_changing_scheduler import evenly_distribute_cpus_gpus"
+        )
+        assert names["RunConfig"] is tune.RunConfig
+        assert names["NewExperimentAnalysis"] is tune.ExperimentAnalysis
+        assert names["get_runtime_context"]().get_job_id
+        assert tune.schedulers.ResourceChangingScheduler(None, names["evenly_distribute_cpus_gpus"])
+        with pytest.raises(NotSupportedError, match="MLflowLoggerCallback"):
+            bound("from ray.tune.integration.mlflow import MLflowLogger as L")["L"]()
+
+    def test_a_name_of_rllib_says_what_it_needs(self) -> None:
+        with pytest.raises(InvalidInputError, match=r"'PPO'.*the algorithms of RLlib need Ray itself"):
+            tune.run("PPO")
+
     def test_export_formats_are_checked(self) -> None:
         formats = bound("from ray.tune.experiment.trial import ExportFormat as E")["E"]
         given = [" H5", formats.MODEL]

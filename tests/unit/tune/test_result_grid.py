@@ -52,6 +52,13 @@ def best(results: ResultGrid, *args: Any, **kwargs: Any) -> int:
     return int(config["i"])
 
 
+def test_an_older_library_gets_its_analysis(tmp_path: Path) -> None:
+    """AutoGluon takes it from the grid that Ray's Tuner returns."""
+    analysis = grid(tmp_path, [[1.0], [0.5]])._experiment_analysis
+    assert analysis.best_config == {"i": 1}
+    assert [trial.trial_id for trial in analysis.trials] == ["0", "1"]
+
+
 def test_a_grid_is_a_sequence_of_results(tmp_path: Path) -> None:
     results = grid(tmp_path, [[1.0], [2.0], [3.0]], failed=(1,))
     assert len(results) == 3

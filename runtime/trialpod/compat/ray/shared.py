@@ -42,7 +42,7 @@ _LOGGERS = (
     "TBXLogger TBXLoggerCallback UnifiedLogger"
 )
 _REGISTRY = "get_trainable_cls is_function_trainable validate_trainable"
-_MESSAGES = "UNDEFINED_METRIC_MODE UNDEFINED_SEARCH_SPACE UNRESOLVED_SEARCH_SPACE pretty_print"
+_MESSAGES = "AirVerbosity Verbosity UNDEFINED_METRIC_MODE UNDEFINED_SEARCH_SPACE UNRESOLVED_SEARCH_SPACE pretty_print"
 
 
 def _each(home: str, names: str) -> dict[str, str]:

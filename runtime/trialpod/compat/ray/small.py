@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from trialpod import tune
-from trialpod.tune import session
+from trialpod.tune import schedulers, session
 from trialpod.tune.plugins.catalogue import SCHEDULERS, SEARCHERS
 
 __all__ = ["cloudpickle", "session", "tune"]
@@ -41,6 +42,28 @@ def __getattr__(name: str) -> Any:
     if name == "SEARCH_ALG_IMPORT":
         return _importers(SEARCHERS.builtin())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Verbosity(enum.IntEnum):
+    """The levels of `verbose` by name."""
+
+    V0_MINIMAL = 0
+    V1_EXPERIMENT = 1
+    V2_TRIAL_NORM = 2
+    V3_TRIAL_DETAILS = 3
+
+
+class AirVerbosity(enum.IntEnum):
+    """The same as Ray's newer output names them."""
+
+    SILENT = 0
+    DEFAULT = 1
+    VERBOSE = 2
+
+
+def evenly_distribute_cpus_gpus(tune_controller: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> Any:
+    """Share what is free evenly among the trials: `DistributeResources` as it was in 1.x."""
+    return schedulers.DistributeResources()(tune_controller, trial, result, scheduler)
 
 
 def function(func: Any) -> Any:

@@ -39,7 +39,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.cloudpickle.cloudpickle": ("cloudpickle.cloudpickle", "cloudpickle"),
     "ray.util.annotations": (f"{_RAY}.annotations",),
     "ray.exceptions": (f"{_RAY}.exceptions",),
+    "ray.runtime_context": (f"{_RAY}.core",),
     "ray.util": (f"{_RAY}.util",),
+    "ray.util.debug": (f"{_RAY}.util",),
+    "ray.ml": (f"{_RAY}.train", _TUNE),
+    "ray.ml.checkpoint": ("trialpod.tune.checkpoints.checkpoint",),
+    "ray.ml.config": ("trialpod.tune.config", "trialpod.tune.trial_config", "trialpod.tune.sync_config"),
     "ray.tune": (_TUNE,),
     "ray.tune.analysis": ("trialpod.legacy.experiment_analysis",),
     "ray.tune.analysis.experiment_analysis": ("trialpod.legacy.experiment_analysis",),
@@ -200,6 +205,17 @@ NAMES: dict[str, str] = {
     "ray.tune.resources.resources_to_json": f"{_RAY}.tune_util:resources_to_json",
     "ray.tune.function_runner.FunctionRunner": "trialpod.tune.trainable.function_trainable:FunctionTrainable",
     "ray.tune.analysis.experiment_analysis.Analysis": "trialpod.tune:ExperimentAnalysis",
+    "ray.tune.analysis.experiment_analysis.NewExperimentAnalysis": "trialpod.tune:ExperimentAnalysis",
+    "ray.tune.experimental.output.AirVerbosity": f"{_RAY}.small:AirVerbosity",
+    "ray.tune.logger.TFLogger": "trialpod.tune.logger:TBXLogger",
+    **{
+        f"ray.tune.{module}.{name}": f"{_RAY}.tune_util:{name}"
+        for module in ("search.variant_generator", "suggest.variant_generator")
+        for name in ("assign_value", "parse_spec_vars")
+    },
+    "ray.tune.schedulers.resource_changing_scheduler.evenly_distribute_cpus_gpus": (
+        f"{_RAY}.small:evenly_distribute_cpus_gpus"
+    ),
     "ray.tune.stopper.EarlyStopping": "trialpod.tune.stopper:ExperimentPlateauStopper",
     "ray.tune.TuneError": "trialpod.errors:TrialpodError",
     "ray.tune.EarlyStopping": "trialpod.tune.stopper:ExperimentPlateauStopper",
@@ -264,6 +280,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ("ray.tune.integration.wandb.wandb_mixin", _MIXINS),
     ("ray.tune.integration.wandb.WandbTrainableMixin", _MIXINS),
     ("ray.tune.integration.wandb.WandbLogger", "pass WandbLoggerCallback(...) in RunConfig(callbacks=[...])"),
+    ("ray.tune.integration.mlflow.MLflowLogger", "pass MLflowLoggerCallback(...) in RunConfig(callbacks=[...])"),
     ("ray.tune.logger.MLFLowLogger", "pass MLflowLoggerCallback(...) in RunConfig(callbacks=[...])"),
     ("ray.tune.logger.MLFlowLogger", "pass MLflowLoggerCallback(...) in RunConfig(callbacks=[...])"),
     ("ray.tune.cli", "use the commands `trialpod results`, `best` and `explain`"),
@@ -395,7 +412,7 @@ _CHILDREN: dict[str, tuple[str, str]] = {
             "get_placement_group init_service iter joblib list_named_actors lightgbm metrics ml_utils "
             "multiprocessing pdb placement_group placement_group_table placement_groups queue "
             "register_serializer remove_placement_group rpdb scheduling_strategies serialization sgd spark "
-            "state timer tracing train xgboost"
+            "state timer tracing train xgboost actor_pool"
         ),
     ),
 }

@@ -64,6 +64,38 @@ def flatten_dict(
         flat.update(found)
 
 
+def parse_spec_vars(spec: Mapping[str, Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the constants, the distributions and the grids of a search space, each as pairs of path and value."""
+    from trialpod.tune.search.sample import Categorical, Domain, choice
+
+    constants: list[Any] = []
+    domains: list[Any] = []
+    grids: list[Any] = []
+
+    def walk(node: Any, path: tuple[Any, ...]) -> None:
+        if isinstance(node, Domain):
+            is_grid = isinstance(node, Categorical) and node.is_grid()
+            (grids if is_grid else domains).append((path, node))
+        elif isinstance(node, Mapping) and set(node) == {"grid_search"}:
+            grids.append((path, choice(node["grid_search"]).grid()))
+        elif isinstance(node, (Mapping, list, tuple)):
+            for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
+                walk(inner, (*path, key))
+        else:
+            constants.append((path, node))
+
+    walk(spec, ())
+    grids.sort(key=lambda entry: entry[0])
+    return constants, domains, grids
+
+
+def assign_value(spec: Any, path: tuple[Any, ...], value: Any) -> None:
+    """Set what is at a path of a nested config."""
+    for key in path[:-1]:
+        spec = spec[key]
+    spec[path[-1]] = value
+
+
 def resource_dict_to_pg_factory(spec: Mapping[str, float] | None = None) -> Any:
     """Return the resources of ``{"cpu": 2, "gpu": 1}`` as a `PlacementGroupFactory` of one bundle."""
     from trialpod.tune.placement_groups import PlacementGroupFactory

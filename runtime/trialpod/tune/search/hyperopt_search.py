@@ -86,6 +86,15 @@ class HyperOptSearch(LibrarySearcher):
         self._startup = n_initial_points
         self._gamma = gamma
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the log, and the seed that was given."""
+        return {**super().get_state(), "given_seed": self._given_seed}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue where `get_state` was called, also in a searcher that was given no seed."""
+        super().set_state(state)
+        self._given_seed = state.get("given_seed", self._given_seed)
+
     def _open(self) -> None:
         self._hyperopt = require("hyperopt", "hyperopt>=0.3", "HyperOptSearch")
         space: Any = self._given_space

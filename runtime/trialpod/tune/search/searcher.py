@@ -224,9 +224,17 @@ class Searcher(SavedPlugIn):
     def restore_from_dir(self, checkpoint_dir: str | os.PathLike[str]) -> None:
         """Read the newest state that `save_to_dir` wrote to a folder.
 
+        In the folder of an experiment, which has no such state, it learns from the results of its trials.
+
         Raises:
             InvalidInputError: there is none, or the file holds no such state.
         """
+        from trialpod.storage.layout import TRIALPOD_DIR
+
+        learns = type(self).add_evaluated_point is not Searcher.add_evaluated_point
+        if learns and not self.has_checkpoint(checkpoint_dir) and Path(checkpoint_dir, TRIALPOD_DIR).is_dir():
+            self.add_evaluated_experiment(checkpoint_dir)
+            return
         self.restore(newest_state(checkpoint_dir, self.CKPT_FILE_TMPL.format("*"), "searcher"))
 
     def has_checkpoint(self, checkpoint_dir: str | os.PathLike[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,35 @@ class TestSavedState:
         other.restore_from_dir(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["searcher-state-session.pkl"]
         assert one.suggest("b") == other.suggest("b")
+
+    def test_seed_travels_with_it(self, tmp_path: Path) -> None:
+        """Ray's way of drawing begins with the seed that was given; the searcher that continues has none."""
+        pytest.importorskip("hyperopt")
+        for number, (kind, seed) in enumerate(((HyperOptSearch, "random_state_seed"), (OptunaSearch, "seed"))):
+            one, other = (
+                kind({"x": tune.uniform(0, 1)}, **GOAL, compatible=True, **seeds)  # type: ignore[operator]
+                for seeds in ({seed: 1}, {})
+            )
+            one.suggest("a")
+            one.on_trial_complete("a", {"loss": 1.0})
+            one.save(tmp_path / str(number))
+            other.restore(tmp_path / str(number))
+            assert one.suggest("b") == other.suggest("b")
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_folder_of_an_experiment_teaches(self, tmp_path: Path, wrapped: bool) -> None:
+        (tmp_path / ".trialpod").mkdir()
+        (tmp_path / ".trialpod" / "journal").touch()
+        for number in range(3):
+            (tmp_path / f"t{number}").mkdir()
+            row = {"loss": float(number), "config": {"x": 0.1 * number}}
+            (tmp_path / f"t{number}" / "result.json").write_text(json.dumps(row) + "\n")
+        search: Searcher = OptunaSearch({"x": tune.uniform(0, 1)}, **GOAL)
+        limited = ConcurrencyLimiter(search, 2) if wrapped else search
+        limited.restore_from_dir(tmp_path)
+        assert [trial.value for trial in search._study.trials] == [0.0, 1.0, 2.0]  # type: ignore[attr-defined]
+        with pytest.raises(InvalidInputError, match="no searcher was saved there"):
+            Numbers(**GOAL).restore_from_dir(tmp_path)
 
     def test_file_of_scheduler(self, tmp_path: Path) -> None:
         class Own(tune.schedulers.FIFOScheduler):

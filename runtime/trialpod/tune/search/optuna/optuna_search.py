@@ -232,7 +232,7 @@ class OptunaSearch(LibrarySearcher):
 
     def get_state(self) -> dict[str, Any]:
         """Return the log, and what belongs to a study of the user."""
-        state = super().get_state()
+        state = {**super().get_state(), "given_seed": self._given_seed}
         if self._user_storage is not None:
             state.update(owner=self._owner, earlier=self._earlier)
         return state
@@ -240,6 +240,7 @@ class OptunaSearch(LibrarySearcher):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         super().set_state(state)
+        self._given_seed = state.get("given_seed", self._given_seed)
         self._owner = state.get("owner", self._owner)
         self._earlier = state.get("earlier", [])
 
