@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from minio_server import ACCESS_KEY, SECRET_KEY, MinioServer
 
 SCRIPT = """
 import collections, dataclasses, datetime as dt, enum, fractions, os, pathlib, sys, threading
@@ -168,13 +170,13 @@ class Thing:
 """
 
 
-def run(folder: Path, *args: str, big: int = 100_000) -> str:
+def run(folder: Path, *args: str, big: int = 100_000, **more: str) -> str:
     (folder / "script.py").write_text(SCRIPT)
     (folder / "helper.py").write_text(HELPER)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PLACE": str(folder / "place"), "MARK": str(folder / "mark")}
     done = subprocess.run(
         [sys.executable, str(folder / "script.py"), *args],
-        env={**env, "BIG": str(big)},
+        env={**env, "BIG": str(big), **more},
         capture_output=True,
         text=True,
         timeout=240,
@@ -201,6 +203,25 @@ def test_values_keep_their_types_also_when_restored(tmp_path: Path) -> None:
     assert params["big"] == "<ndarray 100000 float64>"
     line = json.loads((second / "result.json").read_text().splitlines()[0])
     assert (line["loss"], line["pair"], line["huge"], line["array"]) == (0.25, [1, 2], 2**70, [[1, 1], [1, 1]])
+
+
+@pytest.mark.local
+def test_a_bucket_has_them_for_another_machine(tmp_path: Path) -> None:
+    (tmp_path / "minio").mkdir()
+    with MinioServer(tmp_path / "minio") as server:
+        server.storage("s3://values/prefix")
+        place = {
+            "PLACE": "s3://values/prefix",
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
+        run(tmp_path, "fit", **place)
+        shutil.rmtree(tmp_path / "trialpod-results")
+        (tmp_path / "mark").touch()
+        run(tmp_path, "restore", TRIALPOD_WORK_DIR=str(tmp_path / "elsewhere"), **place)
+        storage = server.storage("s3://values/prefix/types")
+        assert len([key for key in storage.list() if key.endswith(".value")]) == 1
 
 
 def test_searcher_of_a_script_gives_and_gets_typed_values(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ looks (its stopping criteria, what it exports) has the value of a trial that was
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
     from trialpod.tune.outcomes import TrialOutcome
     from trialpod.tune.trial_config import CheckpointConfig
+
+logger = logging.getLogger(__name__)
+
+_warned: list[str] = []  # by which trial `checkpoint_now` was asked first
 
 
 class Location:
@@ -218,6 +223,15 @@ class Trial(TrialCore):
     def get_trial_checkpoints(self) -> list[Checkpoint]:
         """Return its checkpoints, oldest first."""
         return [checkpoint for checkpoint, _ in self.checkpoints]
+
+    def checkpoint_now(self) -> None:
+        """Do nothing but warn, once: a trial does not wait for callbacks, so the state that one saw may be gone."""
+        if not _warned:
+            _warned.append(self.trial_id)
+            logger.warning(
+                "Trial.checkpoint_now() has no effect: a trial does not wait for callbacks. Return "
+                "should_checkpoint=True from step(), or set CheckpointConfig(checkpoint_frequency=...)"
+            )
 
     @property
     def remote_path(self) -> str | None:

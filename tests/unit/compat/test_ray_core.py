@@ -11,6 +11,7 @@ import pytest
 from trialpod.compat.ray import core as ray
 from trialpod.compat.ray.exceptions import GetTimeoutError, RayActorError
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.readable import readable
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,11 @@ def test_values_are_put_and_got() -> None:
     for wrong in (5, [ref, 5]):
         with pytest.raises(InvalidInputError, match="needs an ObjectRef"):
             ray.get(wrong)
+
+
+def test_files_show_all_references_alike() -> None:
+    """A script may restore an experiment with references that it has made again, as Ray's documentation does."""
+    assert readable({"model": ray.put(1)}) == readable({"model": ray.put(2)}) == {"model": "<ObjectRef>"}
 
 
 @ray.remote

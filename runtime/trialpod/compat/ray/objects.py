@@ -15,7 +15,11 @@ _changed = threading.Condition()
 
 
 class ObjectRef:
-    """A value that is there, or will be; or the exception in its place."""
+    """A value that is there, or will be; or the exception in its place.
+
+    It has no text of its own, so that files show it the same in every process: an experiment may be restored with
+    other references.
+    """
 
     def __init__(self) -> None:
         self._ready = False
@@ -75,9 +79,6 @@ class ObjectRef:
         """Travel as the value, which is waited for; a large one is stored once beside the Trainable."""
         self.wait()
         return ObjectRef.of, (Stored(self.value()),)
-
-    def __repr__(self) -> str:
-        return f"ObjectRef({self.hex()})"
 
 
 def resolved(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
