@@ -33,7 +33,7 @@ def names_nearest(cls: _Class) -> _Class:
     def init(self: Any, *positional: Any, **named: Any) -> None:
         for name in named:
             if name not in known:
-                raise unknown_argument(cls.__name__, name, public)
+                raise unknown_argument(type(self).__name__, name, public)
         original(self, *positional, **named)
 
     cls.__init__ = init  # type: ignore[misc]

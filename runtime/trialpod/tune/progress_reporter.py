@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
+from trialpod.tune.arguments import names_nearest
 
 if TYPE_CHECKING:
     from trialpod.tune.trial import Trial
@@ -66,6 +67,7 @@ class ProgressReporter:
         raise NotImplementedError
 
 
+@names_nearest
 class TuneReporterBase(ProgressReporter):
     """What `CLIReporter` and `JupyterNotebookReporter` have in common.
 

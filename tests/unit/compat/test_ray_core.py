@@ -37,6 +37,14 @@ def test_files_show_all_references_alike() -> None:
     assert readable({"model": ray.put(1)}) == readable({"model": ray.put(2)}) == {"model": "<ObjectRef>"}
 
 
+def test_init_tells_addresses_in_both_forms() -> None:
+    """Older scripts index what ``ray.init`` returns, newer ones ask its attributes."""
+    context = ray.init()
+    assert context["node_ip_address"] == context.address_info["node_ip_address"] == "127.0.0.1"
+    assert (context["webui_url"], context.dashboard_url) == ("", "")
+    assert context.ray_version.startswith("2.")
+
+
 @ray.remote
 def add(a: int, b: int) -> int:
     return a + b

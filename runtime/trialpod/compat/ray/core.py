@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from trialpod import variables
 from trialpod.compat.ray.actors import ActorClass, ActorHandle, get_actor, method
 from trialpod.compat.ray.exceptions import GetTimeoutError
 from trialpod.compat.ray.objects import ObjectRef, start
+from trialpod.compat.ray.table import VERSION
 from trialpod.errors import InvalidInputError, NotSupportedError, WrongTypeError
 
 __all__ = [
@@ -84,14 +86,19 @@ _initialized = False
 
 
 class _Context(dict[str, Any]):
-    """What `init` returns: empty, and usable in a ``with`` statement."""
+    """What `init` returns: the addresses, and usable in a ``with`` statement."""
 
     dashboard_url = ""
+    python_version = platform.python_version()
+    ray_version = VERSION
+
+    def __init__(self) -> None:
+        super().__init__(address="local", node_ip_address="127.0.0.1", webui_url="")
 
     @property
     def address_info(self) -> dict[str, Any]:
-        """Addresses: there are none."""
-        return {"address": "local", "node_ip_address": "127.0.0.1", "webui_url": ""}
+        """The addresses: this machine's, and of no web page."""
+        return dict(self)
 
     def __enter__(self) -> _Context:
         """Do nothing."""

@@ -7,8 +7,11 @@ its own) has no arguments here, rather than wrong ones.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from trialpod.tune.arguments import unknown_argument
 
 if TYPE_CHECKING:
     from typing import Self
@@ -25,7 +28,15 @@ class RemembersArguments:
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Remember the arguments; `__init__` gets them too."""
+        """Remember the arguments; `__init__` gets them too.
+
+        Raises:
+            UnknownArgumentError: `__init__` does not have one of them; the nearest is named.
+        """
+        if kwargs and (known := _names_of(cls.__init__)):
+            for name in kwargs:
+                if name not in known:
+                    raise unknown_argument(cls.__name__, name, [each for each in known if not each.startswith("_")])
         made = super().__new__(cls)
         made._made_with = (args, kwargs)
         return made
@@ -60,7 +71,20 @@ _NEW_OBJECT = object().__reduce_ex__(2)[0]
 
 
 def _made_again(cls: type[RemembersArguments], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemembersArguments:
-    return cls.__new__(cls, *args, **kwargs)
+    if cls.__new__ is not RemembersArguments.__new__:
+        return cls.__new__(cls, *args, **kwargs)
+    made = cls.__new__(cls)  # `__init__` may have changed since, and is not called
+    made._made_with = (args, kwargs)  # noqa: SLF001
+    return made
+
+
+@functools.cache
+def _names_of(init: Any) -> tuple[str, ...]:
+    """Return the names of the arguments that a function takes, () if it takes any or none."""
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return ()
+    return tuple(parameter.name for parameter in parameters)
 
 
 def arguments_of(made: Any) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ that all of them are held to: `SchedulerContract` and `SearcherContract`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.testing.simulation import SimulatedExperiment
-from trialpod.tune.schedulers import create_scheduler
+from trialpod.tune.arguments import UnknownArgumentError
+from trialpod.tune.schedulers import ASHAScheduler, create_scheduler
 from trialpod.tune.search import ConcurrencyLimiter, Repeater, create_searcher, prepare
 from trialpod.tune.stopper import create_stopper
 
@@ -42,6 +44,20 @@ def searcher(name: str, **arguments: Any) -> Any:
         if "pip install" in str(error):
             pytest.skip(str(error))
         raise
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ASHAScheduler(grace_perio=1), "has no argument 'grace_perio'; did you mean 'grace_period'"),
+        (lambda: tune.search.BasicVariantGenerator(max_concurent=1), "did you mean 'max_concurrent'"),
+        (lambda: tune.stopper.TimeoutStopper(timout=1), "did you mean 'timeout'"),
+        (lambda: tune.CLIReporter(metric_column=[]), "CLIReporter has no argument.*did you mean 'metric_columns'"),
+    ],
+)
+def test_misspelt_arguments_of_classes_name_the_nearest(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UnknownArgumentError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -7,6 +7,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from trialpod.tune.arguments import UnknownArgumentError
 from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, create_scheduler, scheduler_name
 from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, searcher_name
@@ -96,3 +97,12 @@ def test_names_are_those_of_the_factories() -> None:
 def test_a_class_that_takes_no_arguments_still_refuses_them() -> None:
     with pytest.raises(TypeError):
         FIFOScheduler(1)  # type: ignore[call-arg]
+
+
+def test_a_copy_may_have_an_argument_that_its_class_has_lost() -> None:
+    """A pickle of an earlier version; only a call by the user is checked."""
+    made = ASHAScheduler()
+    made._made_with = ((), {"of_old": 1})
+    assert copy.copy(made)._made_with == ((), {"of_old": 1})
+    with pytest.raises(UnknownArgumentError):
+        ASHAScheduler(of_old=1)  # type: ignore[call-arg]
