@@ -221,7 +221,8 @@ def _in_cluster(cluster: dict[str, Any], here: dict[str, Any]) -> str:
     done = sum(trial["state"] == "TERMINATED" for trial in cluster["trials"])
     ended = f"With its trials in pods it ended well; {done} of {len(cluster['trials'])} trials completed"
     if configs[0] != configs[1]:
-        return f"{ended}, with other draws."
+        note = f"; {cluster['note']}" if "note" in cluster else ""
+        return f"{ended}, with other draws{note}."
     printed = "the same" if cluster["printed"] == here["printed"] else "something else"
     return f"{ended}, with the same parameters, and it printed {printed}."
 

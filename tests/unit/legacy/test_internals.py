@@ -9,6 +9,7 @@ from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.legacy.internals import RayTrialExecutor, Trial, TrialRunner, TunerInternal
 from trialpod.tune import CheckpointConfig, PlacementGroupFactory
+from trialpod.tune import trial as trial_module
 
 
 class Counter(tune.Trainable):
@@ -167,6 +168,16 @@ class TestWhatATrialIsGiven:
 
 
 class TestWhatATrialSays:
+    def test_a_checkpoint_that_cannot_be_had_at_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A callback that asks for one, as Ray's documentation shows, does not end the experiment."""
+        monkeypatch.setattr(trial_module, "_warned", [])
+        for _ in range(2):
+            trial(tmp_path).checkpoint_now()
+        assert [record.message for record in caplog.records if "should_checkpoint=True" in record.message][1:] == []
+        assert "has no effect" in caplog.text
+
     def test_of_itself_and_its_place(self, tmp_path: Path) -> None:
         one = trial(tmp_path)
         assert (one.error, one.error_msg, one.error_filename, one.node_ip) == (None, None, None, None)
