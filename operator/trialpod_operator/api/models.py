@@ -66,6 +66,10 @@ SourceText = Annotated[str, Meta(min_length=1, max_length=262144)]
 MAX_INT = 2**31 - 1
 MAX_WORKERS = 999
 """Their numbers have to fit into the names of pods."""
+
+MAX_RESOURCES = 10
+"""Kinds of resources of a container: more would let the rules of `cel.py` cost more than Kubernetes 1.30 allows."""
+
 LabelKey = Annotated[
     str,
     Meta(
@@ -505,7 +509,7 @@ class DeciderSpec(Model, frozen=True, kw_only=True):
     resources: Annotated[
         dict[ResourceName, Quantity],
         Meta(
-            max_length=32,
+            max_length=MAX_RESOURCES,
             description="Requests and limits of its container. Default: cpu 250m, memory 1Gi.",
             extra={"keys": "resources", "cluster": True},
         ),
@@ -551,7 +555,7 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
     resources: Annotated[
         dict[ResourceName, Quantity],
         Meta(
-            max_length=32,
+            max_length=MAX_RESOURCES,
             description="Requests and limits of each worker's container. They can change at any time. "
             "Default: spec.resources.",
             extra={"keys": "resources"},
@@ -907,7 +911,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     resources: Annotated[
         dict[ResourceName, Quantity],
         Meta(
-            max_length=32,
+            max_length=MAX_RESOURCES,
             description="Requests and limits of the trial's container, both the same, such as {cpu: 2, memory: 4Gi}; "
             "also nvidia.com/gpu.",
             extra={"change": "any time", "keys": "resources"},

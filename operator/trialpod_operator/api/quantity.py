@@ -14,7 +14,6 @@ from fractions import Fraction
 
 from trialpod.errors import InvalidInputError, nearest
 
-PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?$"
 EXPECTED = "a Kubernetes quantity such as 2, 500m or 2Gi"
 
 _BINARY = {suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}

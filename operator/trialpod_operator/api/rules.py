@@ -599,7 +599,7 @@ class _Rules:
             if value is None:
                 continue
             amount = parse_quantity(value)
-            if amount < 0:
+            if amount < 0 or str(value).startswith("-"):
                 self._report((*path, name), f"{value} is negative")
             elif "/" not in name and name not in POD_RESOURCES and not name.startswith("hugepages-"):
                 self._report((*path, name), _unknown_resource(name))

@@ -32,12 +32,9 @@ def test_what_is_no_duration_is_refused(text: str | float, fragment: str) -> Non
 
 
 @given(st.text(alphabet="0123456789.dhms ", max_size=10))
-def test_the_parser_and_the_schema_agree_on_the_form(text: str) -> None:
+def test_the_schema_accepts_what_the_parser_accepts(text: str) -> None:
     try:
         parse_duration(text)
-    except InvalidInputError as error:
-        if "is not a duration" not in str(error) or not text:
-            return
-        assert not re.fullmatch(PATTERN, text)
-    else:
-        assert re.fullmatch(PATTERN, text)
+    except InvalidInputError:
+        return
+    assert re.fullmatch(PATTERN, text)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.api.quantity import PATTERN, parse_quantity, quantity_to_float
+from trialpod_operator.api.quantity import parse_quantity, quantity_to_float
 
 
 @pytest.mark.parametrize(
@@ -39,16 +39,10 @@ def test_the_usual_slip_gets_advice() -> None:
         parse_quantity("2GB")
 
 
-@given(st.from_regex(PATTERN, fullmatch=True))
-def test_the_schema_accepts_nothing_that_the_parser_refuses(text: str) -> None:
-    if len(text) <= 64:
-        assert parse_quantity(text.strip()) is not None
-
-
 @given(st.text(alphabet="0123456789.+-eEKMGmunki", max_size=8))
-def test_the_parser_accepts_nothing_that_the_schema_refuses(text: str) -> None:
+def test_the_parser_accepts_nothing_that_kubernetes_refuses(text: str) -> None:
     try:
         parse_quantity(text)
     except InvalidInputError:
         return
-    assert re.fullmatch(PATTERN, text)
+    assert re.fullmatch(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)", text)  # of its apimachinery
