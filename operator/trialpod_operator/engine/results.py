@@ -18,7 +18,7 @@ from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo
 from trialpod.protocol.values import ResultReader, open_leniently
 from trialpod.protocol.values import number as number_of
 from trialpod.tune.plugins.objectives import Objective, point_of
-from trialpod.tune.result_keys import DEFAULT_METRIC
+from trialpod.tune.result_keys import DEFAULT_METRIC, GPU_SECONDS
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import ActionList, ResultsApplied
@@ -68,6 +68,7 @@ class Results:
         self._commands = commands
         self._deadline = deadline
         self._reader = ResultReader()
+        self._checks_time = True  # until the first result that the scheduler sees
 
     def decode_new(self, event: ResultsReceived) -> NewResults:
         """Return the results of a batch that are not known yet; none when there is a gap before them.
@@ -212,6 +213,12 @@ class Results:
         self._commands.carry_out(chooser, now)
         self.stop_everything(trial.current.received, chooser, now)
 
+    def _check_time(self, trial: Trial, result: dict[str, Any], name: object) -> None:
+        """Warn when the scheduler goes by a time that is not reported: it would never decide anything."""
+        self._checks_time = False
+        if isinstance(name, str) and name != GPU_SECONDS and number_of(result.get(name)) is None:
+            self._actions.warn_once("time_attr", lambda: _explain_missing_time(name, result), trial)
+
     def _consult(self, trial: Trial, result: dict[str, Any], done: bool) -> Verdict | None:
         """Return what stopper and scheduler decide, None to continue."""
         algorithms, number = self._algorithms, trial.current.received
@@ -227,6 +234,8 @@ class Results:
             ends: dict[str, Any] = {"source": "repeats", "iteration": trial.ends_at, "original": trial.repeat_of}
             return Verdict(trial.trial_id, number, "stop", ends)
         scheduler = algorithms.scheduler
+        if self._checks_time:
+            self._check_time(trial, result, getattr(scheduler, "time_attr", None))
         answer = algorithms.ask(scheduler.on_trial_result, algorithms.controller, trial, result)
         algorithms.reach_rung(trial, result)
         if answer is None or answer == TrialScheduler.CONTINUE or answer == TrialScheduler.NOOP:
@@ -277,6 +286,15 @@ def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was
     close = nearest(metric, reported)
     hint = f"; did you mean '{close}'?" if close else ""
     return f"the metric '{metric}' {what}; reported were: {shown or 'none'}{hint}"
+
+
+def _explain_missing_time(name: str, result: dict[str, Any]) -> str:
+    close = nearest(name, result)
+    hint = f"did you mean '{close}'?" if close else f"reported were: {', '.join(sorted(result)[:20])}"
+    return (
+        f"the scheduler's time_attr '{name}' is not in the first result, or is no number there; it decides nothing "
+        f"without it; {hint}"
+    )
 
 
 def _decode(reader: ResultReader, raw: msgspec.Raw) -> dict[str, Any]:

@@ -20,6 +20,7 @@ TIMESTEPS_THIS_ITER = "timesteps_this_iter"
 TIMESTEPS_TOTAL = "timesteps_total"
 TIME_THIS_ITER_S = "time_this_iter_s"
 TIME_TOTAL_S = "time_total_s"
+GPU_SECONDS = "gpu_seconds"  # a scheduler's time that no trial reports: training time x GPUs (1 where it has none)
 TRAINING_ITERATION = "training_iteration"
 TIMESTAMP = "timestamp"
 RESULT_DUPLICATE = "__duplicate__"

@@ -286,6 +286,22 @@ def test_a_search_that_ends_early_is_said_in_the_message() -> None:
     assert shell.outcome() == ("Succeeded", "the search had no further suggestion after 2 of 5 trials")
 
 
+@pytest.mark.parametrize(
+    ("time_attr", "words"), [("epoc", "did you mean 'epoch'?"), ("epoch", ""), ("when", "epoch")]
+)
+def test_a_time_that_no_result_has_is_pointed_out(time_attr: str, words: str) -> None:
+    shell = Shell(2, scheduler=AsyncHyperBandScheduler(time_attr, max_t=9))
+    for trial_id in ("t0", "t1"):
+        shell.results(trial_id, result(1, epoch=1), result(2, epoch=2))
+    warned = [each.message for each in kinds(shell.actions, Warned)]
+    if not words:
+        assert warned == []
+        return
+    (message,) = warned
+    assert f"time_attr '{time_attr}' is not in the first result" in message
+    assert words in message
+
+
 def test_time_slicing_scheduler_always_has_a_candidate() -> None:
     class Slicing(TimeSlices):
         time_slicing = True

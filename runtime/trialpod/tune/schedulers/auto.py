@@ -33,6 +33,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.plugins.phrases import rank_text, text, time_text, value_text
+from trialpod.tune.result_keys import GPU_SECONDS
 from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
     check_above,
@@ -41,9 +42,6 @@ from trialpod.tune.schedulers.metric_scheduler import (
 )
 from trialpod.tune.schedulers.rung_evidence import Evidence, evidence
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
-
-GPU_SECONDS = "gpu_seconds"
-"""A `time_attr` that no trial reports: seconds of training times the GPUs of the trial (1 where it has none)."""
 
 _SECONDS = "time_total_s"
 _ITERATIONS = "training_iteration"
