@@ -43,7 +43,7 @@ def main() -> int:
     tasks = choose(list(data.tasks().values()), options.tasks, held_out=options.held_out)
     if options.list:
         for task in tasks:
-            print(f"{task.name:<28}{task.family:<14}{'held-out' if task.held_out else 'development'}")
+            print(f"{task.name:<32}{task.family:<14}{'held-out' if task.held_out else 'development'}")
         return 0
     if not tasks:
         raise SystemExit(f"no task matches {' '.join(options.tasks)}; --list shows them")
