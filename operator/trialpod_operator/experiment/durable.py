@@ -207,6 +207,7 @@ class DurableExperiment:
         for trial in trials:
             if trial.ended and trial.current.released:
                 replica.remove_soon(self.dirname(trial), trial.current.released)
+        replica.name_policy_files(self.journaled.policy_files)
         replica.start(
             lambda status: self._in_loop(self._record_replica, status),
             lambda error: self._in_loop(self.fail, error),

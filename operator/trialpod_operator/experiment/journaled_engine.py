@@ -212,6 +212,10 @@ class JournaledEngine:
         self.files.flush()
         self._policies.flush()
 
+    def policy_files(self) -> frozenset[str]:
+        """Return the names of the files that tell of exploits. For any thread."""
+        return self._policies.names
+
     def sync(self) -> None:
         """Make everything journaled so far survive a power loss too."""
         if self._durable < self._written:

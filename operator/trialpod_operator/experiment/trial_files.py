@@ -295,9 +295,13 @@ class PolicyFiles:
         directory: the experiment's.
         scheduler: whose history; any, also one that keeps none.
         warn: called with a sentence when a file cannot be written.
+
+    Attributes:
+        names: of the files that this process has written; replaced when another one comes, for other threads.
     """
 
     def __init__(self, directory: Path, scheduler: TrialScheduler, warn: Callable[[str], None]) -> None:
+        self.names: frozenset[str] = frozenset()
         self._directory = directory
         self._scheduler = scheduler
         self._warn = warn
@@ -322,6 +326,7 @@ class PolicyFiles:
         try:
             passing.write_text(text, encoding="utf-8")
             os.replace(passing, path)
+            self.names |= {name}
         except OSError as error:
             with contextlib.suppress(OSError):
                 passing.unlink()

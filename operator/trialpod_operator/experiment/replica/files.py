@@ -43,6 +43,9 @@ from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteC
 from trialpod_operator.experiment.replica.shared_files import RefuseOutdated, SharedFiles
 
 PARALLEL = 8
+FEW_FILES = 4
+"""So many are sent or fetched one after the other: those of one trial are not worth threads."""
+
 LOCKS = 64
 """Files share so many locks."""
 
@@ -85,6 +88,8 @@ class FileReplica:
         self._directory = directory
         self._storage = storage
         self.stored = SharedFiles(storage)
+        self.policy_files: Callable[[], Iterable[str]] = self._find_policy_files
+        """Returns the names of the schedulers' policy logs, which stand beside the trials."""
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
         self._late = late
@@ -94,7 +99,7 @@ class FileReplica:
 
     def due_of_experiment(self) -> list[Due]:
         """Return which files beside the trials' have changed."""
-        return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *self._policy_files()])
+        return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *sorted(self.policy_files())])
 
     def claim_location(self) -> bool:
         """Put ``experiment.json`` where nobody has put one; return False when it was there, and is here now."""
@@ -172,10 +177,12 @@ class FileReplica:
                     self._copied.setdefault(key, (status.st_size, status.st_mtime_ns))
 
     def _trial_files(self, dirname: str) -> list[str]:
-        folder = self._directory / dirname
-        if not folder.is_dir():
+        try:
+            names = set(os.listdir(f"{self._directory}/{dirname}"))
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return [*_TRIAL_FILES, *(name for name in os.listdir(folder) if name.startswith(EVENT_FILE_PREFIX))]
+        events = sorted(name for name in names if name.startswith(EVENT_FILE_PREFIX))
+        return [name for name in (*_TRIAL_FILES, *events) if name in names]
 
     def _is_outdated(self, file: Due) -> bool:
         """Return whether a later version has been sent since this one was read."""
@@ -186,22 +193,22 @@ class FileReplica:
             return sent[0] >= file.mark[0] and sent[1] >= file.mark[1]
         return sent[1] > file.mark[1]
 
-    def _policy_files(self) -> list[str]:
-        """Return the names of the schedulers' policy logs, which stand beside the trials."""
+    def _find_policy_files(self) -> list[str]:
+        """Look for policy logs among all trials: 5 ms of CPU with 10,000 of them (2026-11-26)."""
         names = os.listdir(self._directory) if self._directory.is_dir() else []
         return sorted(name for name in names if name.startswith(_POLICY_PREFIX) and name.endswith(".txt"))
 
     def _due(self, keys: list[str], growth: float = 0.0) -> list[Due]:
-        found = []
+        found, root = [], os.fspath(self._directory)  # a path object for each file costs more than the look at it
         for key in keys:
-            path = self._directory / key
             with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
+                status = os.stat(f"{root}/{key}")
                 mark = (status.st_size, status.st_mtime_ns)
                 before = self._copied.get(key)
                 if before == mark or (before is not None and growth and status.st_size < before[0] * growth):
                     continue
-                found.append(Due(key, mark, None if _grows(key.rpartition("/")[2]) else path.read_bytes()))
+                grows = _grows(key.rpartition("/")[2])
+                found.append(Due(key, mark, None if grows else (self._directory / key).read_bytes()))
         return found
 
     # -- from the storage --
@@ -237,7 +244,7 @@ class FileReplica:
             path = self._directory / name
             if name != TRIALPOD_DIR and path.is_dir():
                 shutil.rmtree(path)
-        for name in self._policy_files():
+        for name in self._find_policy_files():
             (self._directory / name).unlink()
         self._copied.clear()
 
@@ -291,7 +298,11 @@ def _each(work: Callable[[T], None], items: list[T]) -> None:
         except Exception as error:  # noqa: BLE001 - raised below: the others are tried whatever became of this one
             errors.append(error)
 
-    run_all([partial(attempt, item) for item in items], PARALLEL)
+    if len(items) <= FEW_FILES:
+        for item in items:
+            attempt(item)
+    else:
+        run_all([partial(attempt, item) for item in items], PARALLEL)
     if errors:
         raise errors[0]
 

@@ -228,6 +228,14 @@ class Replica:
         if urgent:
             self._urgent.set()
 
+    def name_policy_files(self, names: Callable[[], Iterable[str]]) -> None:
+        """Have the schedulers' policy logs named, instead of looking for them among all trials in each pass.
+
+        Args:
+            names: returns the names of all that were written; called in another thread.
+        """
+        self._files.policy_files = names
+
     def trial_started(self, dirname: str) -> None:
         """A trial is running in this directory."""
         self._trials.start(dirname)

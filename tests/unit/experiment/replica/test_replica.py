@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_storage import MemoryStorage
 
+from python_steps import count
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
@@ -476,6 +477,23 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
 def all_of(directory: Path) -> list[bytes]:
     snapshot, records = history(directory)
     return (snapshot.split(b",") if snapshot else []) + records
+
+
+def test_pass_costs_the_same_with_10_and_500_trials(tmp_path: Path, storage: DirectoryStorage) -> None:
+    """Their folders stay beside the policy logs, which are named instead of being looked for."""
+    here, steps = tmp_path / "here", []
+    journal_of(here).append(b"one")
+    replica = Replica(here, storage)
+    replica.name_policy_files(lambda: {"pbt_global.txt"})
+    replica.copy()
+    for most in (10, 500):
+        for number in range(most):
+            (here / f"trial_{number}").mkdir(exist_ok=True)
+        (here / "pbt_global.txt").write_text(f"{most}\n" * most)
+        replica.copy()
+        assert storage.read("pbt_global.txt") == f"{most}\n".encode() * most
+        steps.append(count(replica.copy))
+    assert steps[0] == steps[1]
 
 
 def test_older_version_of_a_file_never_follows_a_newer_one(tmp_path: Path, storage: DirectoryStorage) -> None:
