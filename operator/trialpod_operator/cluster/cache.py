@@ -70,6 +70,8 @@ class ObjectCache:
 
     def update_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Store a TuneTrial; return the key of its experiment, None when it is not ours."""
+        if not deleted and (shown := self._shown_before(item)) is not None:
+            return shown  # a watch shows what this operator wrote, too
         key = self._take(self._trials, _lean_trial(item), deleted=deleted)
         if key is not None:
             name, spec = item["metadata"]["name"], item.get("spec") or {}
@@ -78,6 +80,14 @@ class ObjectCache:
             elif key in self._stops:
                 self._stops[key].pop(name, None)
         return key
+
+    def _shown_before(self, trial: Mapping[str, Any]) -> str | None:
+        """Return the key of a TuneTrial's experiment if this very state of it is here."""
+        metadata = trial["metadata"]
+        key = f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(EXPERIMENT_LABEL)}"
+        known = self._trials.get(key, {}).get(metadata["name"])
+        version = metadata.get("resourceVersion")
+        return key if known is not None and version and _identity(known) == (metadata.get("uid"), version) else None
 
     def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Store a pod; return the key of its experiment, None when it is not ours."""

@@ -26,6 +26,7 @@ from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.shards.assignment import shard_of
 from trialpod_operator.cluster.shards.ownership import Ownership
@@ -49,6 +50,10 @@ HAND_OVER_S = 2.0
 
 CHANGE_S = 1.0
 """Maximum time that a change which only the status shows waits for its reconcile."""
+
+POD_CHANGE_S = 0.25
+"""The same for a pod that is on its way to run: its node, its start and its conditions, which come one by one, take
+one reconcile together. Its attempt does not wait for that: it asks for its assignment by itself."""
 
 
 class Controller:
@@ -229,8 +234,12 @@ class Controller:
         if controller is not None:
             metadata = item["metadata"]
             controller.pod_changed(str(metadata["labels"].get(names.TRIAL_ID_LABEL, "")), metadata["name"])
-        if controller is not None or self.ownership.serves(self._uid(key)):
+        if controller is None and not self.ownership.serves(self._uid(key)):
+            return
+        if deleted or controller is None or _is_urgent(item):
             self.queue.add(key)
+        else:
+            self.queue.add_later(key, POD_CHANGE_S)
 
     # -- work --
 
@@ -287,6 +296,18 @@ class Controller:
             logger.warning("%s: %s", key, error)
         else:
             logger.error("%s could not be reconciled", key, exc_info=error)
+
+
+def _is_urgent(pod: Object) -> bool:
+    """Return whether something waits for what a pod shows: it ends, or others start, wait or continue with it."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    if metadata.get("deletionTimestamp") or status.get("phase") not in (None, "", "Pending", "Running"):
+        return True
+    return bool(_TOGETHER & (metadata.get("labels") or {}).keys())
+
+
+_TOGETHER = frozenset((names.RANK_LABEL, names.OBJECT_LABEL, names.ROLE_LABEL, QUEUE_LABEL))
+"""Labels of pods that are looked at together with others."""
 
 
 def monotonic_epoch(clock: Callable[[], float]) -> Callable[[], float]:

@@ -58,7 +58,7 @@ from trialpod_operator.cluster.status.writer import StatusWriter
 from trialpod_operator.cluster.storage_access import StorageLocation
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
-from trialpod_operator.engine.actions import Action
+from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import (
     Recovered,
     ResumeRequested,
@@ -743,7 +743,10 @@ class ExperimentController:
         if self._bindings is not None:
             self._bindings.perform(action)
         self._writer.events.record_action(action)
-        self._services.enqueue(self.key)
+        if isinstance(action, ResultsApplied):
+            self._services.enqueue_soon(self.key)  # only the status shows them, and most events are results
+        else:
+            self._services.enqueue(self.key)
 
     def _on_broken(self, error: BaseException) -> None:
         logger.warning("%s is reopened: %s", self.key, error)

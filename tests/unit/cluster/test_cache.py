@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 from typing import Any
 
+from python_steps import count
 from trialpod_operator.cluster.cache import ObjectCache
 
 KEY = "team/digits"
@@ -43,6 +44,18 @@ def test_the_status_of_a_trial_that_has_ended_can_be_read() -> None:
     assert found is not None
     assert found["status"] == trial(3, state="TERMINATED")["status"]
     assert (found["metadata"]["uid"], found["metadata"]["generation"]) == ("uid-3", 1)
+
+
+def test_state_that_is_here_already_takes_few_steps() -> None:
+    """A watch shows what the operator has written itself, and an ended trial is packed."""
+    seen, ended = ObjectCache(), trial(state="TERMINATED", version=5)
+    first = count(lambda: seen.update_trial(ended, deleted=False))
+    assert count(lambda: seen.update_trial(ended, deleted=False)) < first / 2
+    assert seen.update_trial(ended, deleted=False) == KEY
+    seen.update_trial(trial(state="RUNNING", version=5, uid="another"), deleted=False)
+    found = seen.trial(KEY, "digits-d75de-00000")
+    assert found is not None
+    assert found["status"]["state"] == "RUNNING"
 
 
 def test_only_a_newer_state_replaces_an_ended_trial() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,3 +146,42 @@ def test_the_output_of_deleted_pods_is_forgotten() -> None:
         assert kept == [made]
 
     run(test)
+
+
+class TestPasses:
+    """How many there are: at a hundred running trials a pass takes about a millisecond of CPU."""
+
+    def test_results_are_left_to_a_pass_in_a_while(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps, world.pods.behaviour.step_s = 200, 0.2
+            await world.apply()
+            await world.until_running(3)
+            before, began = world.operator.reconciles, world.loop.now()
+            await asyncio.sleep(20.0)
+            passes = world.operator.reconciles - before
+            assert passes <= 2 * (world.loop.now() - began), "300 results came"
+
+        play(scenario)
+
+    def test_changes_of_a_pod_that_starts_take_one_together(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps, world.pods.behaviour.step_s = 3, 100.0
+            world.watch_delay_s = 0.0
+            await world.apply(numSamples=1)
+            await world.until_running(1)
+            await asyncio.sleep(30.0)
+            (pod,) = world.api.all("pods")
+            watched = world.operator.controller
+            before = world.operator.reconciles
+            for number in range(5):
+                pod["metadata"]["resourceVersion"] = str(10_000 + number)
+                watched.on_pod(pod, deleted=False)
+                await asyncio.sleep(0.03)
+            await asyncio.sleep(0.5)
+            assert world.operator.reconciles - before <= 2
+            before = world.operator.reconciles
+            watched.on_pod({**pod, "status": {**pod["status"], "phase": "Succeeded"}}, deleted=False)
+            await asyncio.sleep(0.05)
+            assert world.operator.reconciles > before, "an end waits for nothing"
+
+        play(scenario)

@@ -229,6 +229,8 @@ class PodBindings:
                     self._pods.changed.add(trial.trial_id)
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
                 self._end_run(trial)
+            case _:
+                return  # results, for one: there is nothing to do for a pod
         self._pods.enqueue()
 
     @property

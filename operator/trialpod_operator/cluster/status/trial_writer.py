@@ -126,6 +126,7 @@ class TrialStatusWriter:
             status = self._trial_status(trial, item, durable, bindings, waits.get(trial_id), now)
             if not same_status(item.get("status"), status):
                 plans.append((trial_id, item, status, since))
+                self._progress_written[trial_id] = now  # it shows its progress, too
                 if within_s is not None and len(plans) >= batch:
                     break  # the others are still among the changed ones
         if not plans:

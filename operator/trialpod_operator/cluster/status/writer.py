@@ -31,6 +31,11 @@ logger = logging.getLogger(__name__)
 EXPERIMENT_INTERVAL_S = 1.0
 """Minimum interval between two writes of the experiment's status."""
 
+MAX_EXPERIMENT_INTERVAL_S = 3.0
+UNHURRIED = 32
+"""The interval is a second for each `UNHURRIED` attempts under way, within these bounds: where many trials begin and
+end in a second, each write says less of what is new."""
+
 COMMIT_TIMEOUT_S = 5.0
 """Maximum time that a status waits for what it says to be committed; then a later pass writes it."""
 
@@ -115,8 +120,9 @@ class StatusWriter:
                 return EXPERIMENT_INTERVAL_S
             if bindings is not None and self._trials.is_behind(bindings):
                 return SETTLE_S / 2
-        if now - self._written_at < EXPERIMENT_INTERVAL_S and problem is None:
-            return EXPERIMENT_INTERVAL_S - (now - self._written_at) if all_written else 0.0
+        left_s = self._written_at + interval_s(len(bindings.under_way) if bindings is not None else 0) - now
+        if left_s > 0 and problem is None:
+            return left_s if all_written else 0.0
         await self._write_experiment(experiment, durable, bindings, problem, now, refused=refused)
         await self.events.post(self._item)
         if not all_written:
@@ -213,6 +219,11 @@ class StatusWriter:
         if self._status.get("completionTime"):
             return int(self._status.get("observedGeneration") or self._generation)
         return self._generation
+
+
+def interval_s(attempts: int) -> float:
+    """Return the minimum interval between two writes of the status of an experiment with so many under way."""
+    return min(MAX_EXPERIMENT_INTERVAL_S, max(EXPERIMENT_INTERVAL_S, attempts / UNHURRIED))
 
 
 def _has_started(durable: DurableExperiment | None) -> bool:

@@ -263,7 +263,10 @@ class TestStorageEmptied:
             await until(lambda: bool(world.condition("Stalled")), 10.0, what="it is reported")
             # What came after is without its beginning.
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
-            assert [event["message"] for event in world.api.all("events") if event["reason"] == "Stalled"]
+            await until(
+                lambda: any(event["reason"] == "Stalled" for event in world.api.all("events")),
+                what="an event",
+            )
             assert "spec.storage.deletionPolicy to Delete" in world.condition("Stalled")["message"]
             await asyncio.sleep(120)
             assert world.condition("Stalled")["reason"] == "JournalDamaged"
