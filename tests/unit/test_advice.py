@@ -105,7 +105,7 @@ def text_of(node: ast.AST) -> str:
 
 def put_in(expression: str) -> str:
     """Return something that could stand for a part of a message."""
-    return PLACE if re.search(r"flags|\b_?(place|where)\b(?!\.)", expression) else "exp"
+    return PLACE if re.search(r"flags|\b_?(connection|location|where)\b(?!\.)", expression) else "exp"
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
