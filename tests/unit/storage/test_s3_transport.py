@@ -159,6 +159,35 @@ class TestConnections:
             assert served.result(90) == b""
 
 
+WHOLE = b'HTTP/1.1 200 OK\r\nETag: "a"\r\nContent-Length: 5\r\n\r\nvalue'
+
+
+class TestBrokenAnswers:
+    def test_cut_off_anywhere_is_no_success(self) -> None:
+        """At each byte of the headers, the first answer ends; the next one is whole."""
+        broken = [WHOLE[:end] for end in range(WHOLE.index(b"value"))] + [b"no HTTP\r\n\r\n"]
+        answers = [answer for each in broken for answer in (each, WHOLE)]
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+            served = pool.submit(answer_each, listener, answers)
+            options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}").resolved({})
+            client = S3Client("bucket", options, credentials=Keys(), sleep=lambda seconds: None)
+            for _ in range(len(answers) // 2):
+                assert S3Storage(client).read("key") == b"value"
+            served.result(60)
+
+
+def answer_each(listener: socket.socket, answers: list[bytes]) -> None:
+    """Answer one request on each connection, and end it."""
+    listener.settimeout(60.0)
+    for answer in answers:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                if line == b"\r\n":
+                    break
+            connection.sendall(answer)
+
+
 def answer_once(listener: socket.socket) -> bytes:
     """Answer a request, keep the connection, and return what comes next on it."""
     listener.settimeout(60.0)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import cache
+from http.client import HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -216,6 +217,36 @@ def _shared_tls_context(options: StorageOptions) -> Any:
     return _contexts[key]
 
 
+class _Lines:
+    """The lines of an answer's head, each of them whole."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._first = True
+
+    def readline(self, limit: int) -> bytes:
+        line: bytes = self._stream.readline(limit)
+        # http.client says itself what is wrong with no line at all, and with one that is too long.
+        if not line.endswith(b"\n") and len(line) < limit and not (self._first and not line):
+            raise IncompleteRead(line)
+        self._first = False
+        return line
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Response(HTTPResponse):
+    """An answer whose head is whole: http.client takes one that was cut off for all of it."""
+
+    def begin(self) -> None:
+        stream, self.fp = self.fp, _Lines(self.fp)  # type: ignore[assignment]
+        try:
+            super().begin()
+        finally:
+            self.fp = stream if self.fp is not None else None  # closed after what is not HTTP
+
+
 def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
     """Return urllib3's pools with connections that are made here."""
 
@@ -236,6 +267,8 @@ def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
         return made
 
     class Plain(HTTPConnection):
+        response_class = _Response
+
         def _new_conn(self) -> socket.socket:
             return connected(self)
 
@@ -243,6 +276,8 @@ def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
             data.send(self.sock) if isinstance(data, FilePart) else super().send(data)
 
     class Tls(HTTPSConnection):
+        response_class = _Response
+
         def _new_conn(self) -> socket.socket:
             return connected(self)
 
