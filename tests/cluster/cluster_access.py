@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/cluster"))
@@ -178,7 +180,8 @@ class Cluster:
 
     def apply(self, *objects: Mapping[str, Any] | str) -> str:
         """Apply objects (or YAML text)."""
-        texts = [each if isinstance(each, str) else json.dumps(each) for each in objects]
+        # As YAML: the kubectl of 1.30 reads no second document after one of JSON.
+        texts = [each if isinstance(each, str) else yaml.safe_dump(json.loads(json.dumps(each))) for each in objects]
         return self.kubectl("apply", "-f", "-", input="\n---\n".join(texts))
 
     def helm(self, *arguments: str, check: bool = True, timeout: float = 180) -> str:
