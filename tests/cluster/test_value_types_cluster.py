@@ -93,12 +93,23 @@ class Sees(FIFOScheduler):
         check_result(result, "scheduler")
         return "CONTINUE"
 
+class Watches(tune.Callback):
+    started = reported = 0
+    def on_trial_start(self, iteration, trials, trial, **info):
+        Watches.started += 1
+        check(trial.config, "callback")
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        Watches.reported += 1
+        check_result(result, "callback")
+        check(result["config"], "callback's result")
+
 def main():
     if sys.argv[1] == "fit":
         tuning = tune.TuneConfig(metric="loss", mode="min", scheduler=Sees())
         space = {**SPACE, "big": np.arange(300_000.0)}
-        run = tune.RunConfig(name="types", verbose=0)
+        run = tune.RunConfig(name="types", verbose=0, callbacks=[Watches()])
         grid = tune.Tuner(train, param_space=space, tune_config=tuning, run_config=run).fit()
+        assert (Watches.started, Watches.reported) == (2, 2), (Watches.started, Watches.reported)
     else:
         grid = tune.Tuner.restore(os.environ["TRIALPOD_STORAGE"] + "/types", train).fit()
     assert len(grid) == 2 and not grid.errors, grid.errors
@@ -114,7 +125,7 @@ if __name__ == "__main__":
 
 
 def test_values_keep_their_types(tmp_path: Path, namespace: Cluster) -> None:
-    """In trials, in a scheduler of the script, in results, and in another process that restores them."""
+    """In trials, in scheduler and callback of the script, in results, and in another process that restores them."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "helper.py").write_text(HELPER)

@@ -2,7 +2,8 @@
 
 The cluster does not wait for them: they hear of things when this process sees them. Trials come from the resources,
 results from `result.json` in the storage, where the operator copies them while a trial runs (within some seconds to a
-minute) and at its end. So each result is delivered once, in order, before the end of its trial.
+minute) and at its end. So each result is delivered once, in order, before the end of its trial. Values have the types
+that they were given or reported with (`typed_values`).
 
 Invariants: a trial's results come after its start and before its end. What the storage cannot give now is delivered
 later, and all of it before `on_experiment_end`. A process that follows an experiment again delivers everything again.
@@ -26,6 +27,7 @@ from trialpod.tune.callback_list import CallbackList
 from trialpod.tune.result import Metrics, checkpoints_in
 from trialpod.tune.trial import Trial as TrialView
 from trialpod_operator.display.view import ENDED
+from trialpod_operator.kube_client.typed_values import TypedValues
 from trialpod_operator.kube_client.view import row_of, seconds
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class RemoteCallbacks:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._hooks = CallbackList(callbacks)
+        self._wanted = bool(callbacks)
         self._open_storage = open_storage
         self._uri = uri.rstrip("/")
         self._limits = {
@@ -90,6 +93,8 @@ class RemoteCallbacks:
         }
         self._clock = clock
         self._storage: Storage | None = None
+        self._values: TypedValues | None = None
+        self._read_values = False  # in this call of `refresh`
         self._iteration = 0
         self._delivered: dict[str, _Delivered] = {}
         self._trials: list[TrialView] = []
@@ -106,11 +111,14 @@ class RemoteCallbacks:
         Raises:
             CallbackError: a callback raised an exception; the experiment continues.
         """
+        if not self._wanted:
+            return
         if not self._begun:
             self._begun = True
             total = ((item.get("status") or {}).get("trials") or {}).get("total")
             self._hooks.setup(**self._limits, total_num_samples=total)
         self._iteration += 1
+        self._read_values = False
         self._call("on_step_begin")
         for trial in trials:
             name = str(trial["metadata"]["name"])
@@ -128,6 +136,8 @@ class RemoteCallbacks:
         """
         if self._begun and not self._ended:
             self._ended = True
+            if self._values is not None:
+                self._values.close()
             self._hooks.end(trials=self._trials)
 
     def _refresh_trial(self, delivered: _Delivered, trial: Json, *, final: bool) -> None:
@@ -135,7 +145,10 @@ class RemoteCallbacks:
             return
         delivered.facts.take(trial)
         row = row_of(trial, self._clock())
-        if row.attempts > delivered.attempts:
+        started = row.attempts > delivered.attempts
+        if (config := self._typed(refresh=started).config(delivered.facts.trial_id)) is not None:
+            delivered.facts.config = config
+        if started:
             delivered.attempts = row.attempts
             self._call("on_trial_start", delivered)
             if row.checkpoint is not None:
@@ -174,7 +187,16 @@ class RemoteCallbacks:
         except StorageError as error:
             logger.warning("results for the callbacks come later: %s", error)
 
-    def _result(self, delivered: _Delivered, result: Json) -> None:
+    def _typed(self, *, refresh: bool) -> TypedValues:
+        if self._values is None:
+            self._values = TypedValues(self._open_storage, self._uri)
+        if refresh and not self._read_values:
+            self._read_values = True
+            self._values.refresh()
+        return self._values
+
+    def _result(self, delivered: _Delivered, row: Json) -> None:
+        result = self._typed(refresh=True).result(delivered.facts.trial_id, row)
         delivered.facts.last_result = result
         delivered.iteration = max(delivered.iteration, int(result.get("training_iteration") or 0))
         if self._hooks.wants("on_trial_result"):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, TrainableRef
+from trialpod.protocol.values import metrics_encoder
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
@@ -91,7 +92,7 @@ class SampleExperiment:
         at = self.host.engine.state.trials[trial].iteration
         raw = [
             msgspec.Raw(
-                msgspec.msgpack.encode(
+                metrics_encoder.encode(
                     {"training_iteration": at + 1 + n, "time_total_s": 0.5 * (at + 1 + n), "score": score, **more}
                 )
             )
