@@ -13,7 +13,7 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import (
     StorageProblemError,
     StorageRules,
-    place,
+    location,
     with_storage,
 )
 
@@ -27,7 +27,7 @@ OWN = StorageRules(
 
 def test_pods_with_short_lived_keys_get_ca_but_no_files() -> None:
     storage = {"uri": "s3://b/p", "endpoint": "https://s3", "credentialsSecret": "k", "scopedCredentials": {}}
-    found = place(experiment(storage=storage), Path("/copy"), FILES, StorageRules())
+    found = location(experiment(storage=storage), Path("/copy"), FILES, StorageRules())
     assert found.scoped == ScopedCredentials()
     assert (found.own.credentials_dir, found.own.ca_file) == ("/copy", "/copy/ca.crt")
     assert (found.pods.credentials_from, found.pods.credentials_dir, found.pods.credentials_file) == (
@@ -39,7 +39,7 @@ def test_pods_with_short_lived_keys_get_ca_but_no_files() -> None:
 
 
 def test_without_them_pods_read_the_mounted_secret() -> None:
-    found = place(
+    found = location(
         experiment(storage={"uri": "s3://b/p", "credentialsSecret": "k"}), Path("/c"), FILES, StorageRules()
     )
     assert found.scoped is None
