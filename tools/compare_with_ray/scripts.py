@@ -217,7 +217,7 @@ def _in_cluster(cluster: dict[str, Any], here: dict[str, Any]) -> str:
     """Return what became of a script with its trials in pods."""
     if cluster["ended"] != "well":
         return f"With its trials in pods: {_cell(cluster['ended']).strip(' -')}."
-    configs = [sorted(json.dumps(trial["config"]) for trial in side["trials"]) for side in (cluster, here)]
+    configs = [sorted(_text(trial["config"]) for trial in side["trials"]) for side in (cluster, here)]
     done = sum(trial["state"] == "TERMINATED" for trial in cluster["trials"])
     ended = f"With its trials in pods it ended well; {done} of {len(cluster['trials'])} trials completed"
     if configs[0] != configs[1]:
@@ -225,6 +225,12 @@ def _in_cluster(cluster: dict[str, Any], here: dict[str, Any]) -> str:
         return f"{ended}, with other draws{note}."
     printed = "the same" if cluster["printed"] == here["printed"] else "something else"
     return f"{ended}, with the same parameters, and it printed {printed}."
+
+
+def _text(config: dict[str, Any]) -> str:
+    """Return a config as text in which 1.0 is 1, as the API server writes it."""
+    whole = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in config.items()}
+    return json.dumps(whole, sort_keys=True)
 
 
 def _extremes(side: dict[str, Any]) -> list[str]:
