@@ -26,7 +26,7 @@ from trialpod.tune.callback import Callback
 from trialpod.tune.callback_list import CallbackList
 from trialpod.tune.result import Metrics, checkpoints_in
 from trialpod.tune.trial import Trial as TrialView
-from trialpod_operator.display.view import ENDED
+from trialpod_operator.display.view import ENDED, TrialRow
 from trialpod_operator.kube_client.typed_values import TypedValues
 from trialpod_operator.kube_client.view import row_of, seconds
 
@@ -41,6 +41,8 @@ RESULTS_INTERVAL_S = 5.0
 """How often the results of a running trial are looked for."""
 
 CHUNK = 8 * 1024 * 1024
+BATCH = 64
+"""Trials whose results are read before the journal is, which is read once for all of them."""
 
 
 class _Delivered:
@@ -93,8 +95,7 @@ class RemoteCallbacks:
         }
         self._clock = clock
         self._storage: Storage | None = None
-        self._values: TypedValues | None = None
-        self._read_values = False  # in this call of `refresh`
+        self._values = TypedValues(open_storage, self._uri)
         self._iteration = 0
         self._delivered: dict[str, _Delivered] = {}
         self._trials: list[TrialView] = []
@@ -118,14 +119,14 @@ class RemoteCallbacks:
             total = ((item.get("status") or {}).get("trials") or {}).get("total")
             self._hooks.setup(**self._limits, total_num_samples=total)
         self._iteration += 1
-        self._read_values = False
         self._call("on_step_begin")
         for trial in trials:
             name = str(trial["metadata"]["name"])
             if name not in self._delivered:
                 self._delivered[name] = _Delivered(trial)
                 self._trials.append(self._delivered[name].view)
-            self._refresh_trial(self._delivered[name], trial, final=final)
+        for start in range(0, len(trials), BATCH):
+            self._refresh_trials(trials[start : start + BATCH], final=final)
         self._call("on_step_end")
 
     def end(self) -> None:
@@ -136,67 +137,71 @@ class RemoteCallbacks:
         """
         if self._begun and not self._ended:
             self._ended = True
-            if self._values is not None:
-                self._values.close()
+            self._values.close()
             self._hooks.end(trials=self._trials)
 
-    def _refresh_trial(self, delivered: _Delivered, trial: Json, *, final: bool) -> None:
-        if delivered.ended:
-            return
+    def _refresh_trials(self, trials: list[Json], *, final: bool) -> None:
+        looked = []
+        for trial in trials:
+            delivered = self._delivered[str(trial["metadata"]["name"])]
+            if not delivered.ended:
+                row = row_of(trial, self._clock())
+                looked.append((delivered, trial, row, self._new_results(delivered, trial, row, final=final)))
+        # Read behind the rows: whatever they show is in the journal by then.
+        if any(rows or row.attempts > delivered.attempts for delivered, _, row, rows in looked):
+            self._values.refresh()
+        for delivered, trial, row, rows in looked:
+            self._deliver(delivered, trial, row, rows, final=final)
+
+    def _deliver(self, delivered: _Delivered, trial: Json, row: TrialRow, rows: list[Json], *, final: bool) -> None:
         delivered.facts.take(trial)
-        row = row_of(trial, self._clock())
-        started = row.attempts > delivered.attempts
-        if (config := self._typed(refresh=started).config(delivered.facts.trial_id)) is not None:
+        if (config := self._values.config(delivered.facts.trial_id)) is not None:
             delivered.facts.config = config
-        if started:
+        if row.attempts > delivered.attempts:
             delivered.attempts = row.attempts
             self._call("on_trial_start", delivered)
             if row.checkpoint is not None:
                 self._call("on_trial_restore", delivered)
-        reached = int((trial.get("status") or {}).get("iteration") or 0)
-        over = row.status in ENDED
-        due = reached > delivered.iteration and self._clock() - delivered.read_at >= RESULTS_INTERVAL_S
-        if final or due or (over and reached > delivered.iteration):
-            self._results(delivered)
+        for each in rows:
+            self._result(delivered, each)
         self._checkpoint(delivered)
         setbacks = row.failures + row.disruptions
+        over = row.status in ENDED
         if setbacks > delivered.setbacks and not over:
             self._call("on_trial_recover", delivered)
         delivered.setbacks = setbacks
-        if over and (final or delivered.iteration >= reached):
+        if over and (final or delivered.iteration >= _reached(trial)):
             delivered.ended = True
             self._call("on_trial_error" if row.status == "ERROR" else "on_trial_complete", delivered)
 
-    def _results(self, delivered: _Delivered) -> None:
+    def _new_results(self, delivered: _Delivered, trial: Json, row: TrialRow, *, final: bool) -> list[Json]:
+        """Return the results of a trial that were not delivered, if it is time to look for them."""
+        behind = _reached(trial) > delivered.iteration
+        due = self._clock() - delivered.read_at >= RESULTS_INTERVAL_S
+        if not (final or (behind and (due or row.status in ENDED))):
+            return []
         delivered.read_at = self._clock()
-        if not delivered.facts.path:
-            return
-        key = f"{delivered.facts.path.removeprefix(self._uri).strip('/')}/{RESULT_FILE}"
+        found: list[Json] = []
+        if not row.path:
+            return found
+        key = f"{row.path.removeprefix(self._uri).strip('/')}/{RESULT_FILE}"
         try:
             if self._storage is None:
                 self._storage = self._open_storage()
             while data := self._storage.read_range(key, delivered.offset, CHUNK):
                 whole = data[: data.rfind(b"\n") + 1]
                 if not whole:
-                    return  # the last line is being written
+                    break  # the last line is being written
                 delivered.offset += len(whole)
-                for line in whole.splitlines():
-                    self._result(delivered, flatten_row(json.loads(line)))
+                found += [flatten_row(json.loads(line)) for line in whole.splitlines()]
         except KeyMissingError:
-            return  # it is copied when there is something in it
+            pass  # it is copied when there is something in it
         except StorageError as error:
             logger.warning("results for the callbacks come later: %s", error)
-
-    def _typed(self, *, refresh: bool) -> TypedValues:
-        if self._values is None:
-            self._values = TypedValues(self._open_storage, self._uri)
-        if refresh and not self._read_values:
-            self._read_values = True
-            self._values.refresh()
-        return self._values
+        return found
 
     def _result(self, delivered: _Delivered, row: Json) -> None:
-        result = self._typed(refresh=True).result(delivered.facts.trial_id, row)
+        result = self._values.result(delivered.facts.trial_id, row)
         delivered.facts.last_result = result
         delivered.iteration = max(delivered.iteration, int(result.get("training_iteration") or 0))
         if self._hooks.wants("on_trial_result"):
@@ -217,6 +222,10 @@ class RemoteCallbacks:
             more["trial"] = delivered.view
         if self._hooks.wants(hook):
             self._hooks.call(hook, iteration=self._iteration, trials=self._trials, **more)
+
+
+def _reached(trial: Json) -> int:
+    return int((trial.get("status") or {}).get("iteration") or 0)
 
 
 class _Facts:

@@ -10,11 +10,7 @@ journal has replaced before it was read here, and that is not its trial's latest
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError, JournalError, StorageError
@@ -26,7 +22,7 @@ from trialpod.tune.shipping.stored_objects import read_values_from
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import ResultsReceived
 from trialpod_operator.experiment.records import Record
-from trialpod_operator.experiment.replica.journal_copy import JournalCopy
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.recorded_engine import RecordedEngine
 
 logger = logging.getLogger(__name__)
@@ -45,11 +41,9 @@ class TypedValues:
     def __init__(self, open_storage: Callable[[], Storage], uri: str) -> None:
         self._open_storage = open_storage
         self._uri = uri
-        self._directory = Path(tempfile.mkdtemp(prefix="trialpod-"))
-        self._remove = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        self._follower = JournalFollower(self._directory / TRIALPOD_DIR / JOURNAL_DIR)
         self._recorded = RecordedEngine("", None)
-        self._copy: JournalCopy | None = None
+        self._location: Location | None = None
+        self._follower: JournalFollower | None = None
         self._reader = ResultReader()
         self._results: dict[_Key, bytes] = {}  # those with more than plain data, until they are asked for
         self._configs: dict[str, tuple[bytes, dict[str, Any]]] = {}
@@ -57,10 +51,11 @@ class TypedValues:
     def refresh(self) -> None:
         """Read what is new; what cannot be read now is read later."""
         try:
-            if self._copy is None:
-                self._copy = JournalCopy(self._open_storage(), self._directory)
+            if self._location is None or self._follower is None:
+                self._location = Location(self._uri, self._open_storage())
+                self._follower = JournalFollower(self._location.directory / TRIALPOD_DIR / JOURNAL_DIR)
                 read_values_from(f"{self._uri}/{TRIALPOD_DIR}")
-            self._copy.refresh()
+            self._location.refresh()
             update = self._follower.poll()
             self._recorded.apply(update, self._observe)
             if update.restart:
@@ -94,7 +89,8 @@ class TypedValues:
 
     def close(self) -> None:
         """Remove the copy of the journal."""
-        self._remove()
+        if self._location is not None:
+            self._location.close()
 
     def _observe(self, record: Record, actions: list[Action]) -> None:
         if isinstance(record.event, ResultsReceived) and any(isinstance(each, ResultsApplied) for each in actions):

@@ -117,6 +117,22 @@ class TestTypes:
         assert same(cluster.sees.results[-1], REPORTED)
         assert [result["score"] for result in cluster.sees.results] == [1.0, 2.0], "each one, whatever its types"
 
+    def test_result_that_comes_while_it_looks_keeps_them(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read, late = cluster.storage.read_range, [1.0]
+
+        def read_later(key: str, start: int, length: int) -> bytes:
+            if late:
+                cluster.sample.report(cluster.trial, late.pop(), **REPORTED)
+                cluster.copy()
+            return read(key, start, length)
+
+        cluster.copy()
+        monkeypatch.setattr(cluster.storage, "read_range", read_later)
+        cluster.look("RUNNING", 1)
+        assert same(cluster.sees.results[0], REPORTED)
+
     def test_storage_that_was_away_gives_them_later(self, cluster: Cluster) -> None:
         cluster.away = True
         cluster.sample.report(cluster.trial, 1.0, **REPORTED)
