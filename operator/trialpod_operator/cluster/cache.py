@@ -84,7 +84,9 @@ class ObjectCache:
     def _shown_before(self, trial: Mapping[str, Any]) -> str | None:
         """Return the key of a TuneTrial's experiment if this very state of it is here."""
         metadata = trial["metadata"]
-        key = f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(EXPERIMENT_LABEL)}"
+        key = _experiment_key(metadata)
+        if key is None:
+            return None
         known = self._trials.get(key, {}).get(metadata["name"])
         version = metadata.get("resourceVersion")
         return key if known is not None and version and _identity(known) == (metadata.get("uid"), version) else None
@@ -235,10 +237,9 @@ class ObjectCache:
 
     def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
         metadata = item["metadata"]
-        experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
-        if not experiment:
+        key = _experiment_key(metadata)
+        if key is None:
             return None
-        key = f"{metadata['namespace']}/{experiment}"
         objects = store.setdefault(key, {})
         self._put(objects, metadata["name"], item, deleted=deleted)
         if item.get("kind") == TRIAL_KIND and objects.get(metadata["name"]) is item and _has_ended(item):
@@ -271,6 +272,12 @@ def _identity(item: Object | _Packed) -> tuple[str, str]:
 
 def _trial_of(metadata: Mapping[str, Any]) -> str:
     return str((metadata.get("labels") or {}).get(TRIAL_ID_LABEL, ""))
+
+
+def _experiment_key(metadata: Mapping[str, Any]) -> str | None:
+    """Return the key of the experiment that an object's label names, None if it has none."""
+    experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
+    return f"{metadata['namespace']}/{experiment}" if experiment else None
 
 
 def _unpacked(item: Object | _Packed | None) -> Object | None:
