@@ -47,24 +47,29 @@ class Rule:
         return entry
 
 
-def of_form(pattern: str, expected: str, *, or_number: bool = False) -> Rule:
+def of_form(pattern: str, expected: str) -> Rule:
     """Return the rule that a text has a form. The API server shows of a `pattern` the expression alone."""
-    matches = f"self.matches(r'{pattern}')"
-    rule = f"type(self) == int || (type(self) == string && {matches})" if or_number else matches
-    return Rule(rule, f"it must be {expected}")
+    return Rule(f"self.matches(r'{pattern}')", f"it must be {expected}")
+
+
+def _number_or(form: Rule) -> Rule:
+    """Return the rule for what may be a whole number, or a text of that form."""
+    return Rule(f"type(self) == int || (type(self) == string && {form.rule})", form.message)
 
 
 DURATION = (
-    of_form(duration.PATTERN, duration.EXPECTED, or_number=True),
+    _number_or(of_form(duration.PATTERN, duration.EXPECTED)),
     Rule(
         "type(self) == int ? self > 0 : (type(self) == string && self.matches('[1-9]'))",
         "a duration is positive; leave the field out for no limit",
     ),
 )
 QUANTITY = (
-    Rule(
-        "type(self) == int || (type(self) == string && isQuantity(self))",
-        f'it must be {quantity.EXPECTED}, without a space and without "B"; quote a number with a point: "0.5"',
+    _number_or(
+        Rule(
+            "isQuantity(self)",
+            f'it must be {quantity.EXPECTED}, without a space and without "B"; quote a number with a point: "0.5"',
+        )
     ),
     Rule(
         "type(self) == int ? self >= 0 : (type(self) == string && !self.startsWith('-'))",
