@@ -331,12 +331,21 @@ def test_a_trial_can_be_told_to_stop_once_and_for_all() -> None:
 def test_trials_are_selected_by_experiment_and_state(one_trial: str) -> None:
     selector = "--field-selector=spec.experiment=digits,status.state=PENDING"
     assert one_trial in done("get", "tt", "-n", NAMESPACE, selector, "-o", "name")
-    status = {"observedGeneration": 1, "state": "RUNNING", "attempt": 2, "iteration": 7, "value": "0.5"}
-    text = json.dumps({"status": status})
-    done("patch", "tt", one_trial, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", text)
+    run_trial(one_trial)
     assert one_trial not in done("get", "tt", "-n", NAMESPACE, selector, "-o", "name")
+
+
+def test_columns_of_a_trial_show_its_status(one_trial: str) -> None:
+    run_trial(one_trial)
     row = done("get", "tt", one_trial, "-n", NAMESPACE, "--no-headers").split()
     assert row[:-1] == [one_trial, "RUNNING", "2", "7", "0.5"]
+
+
+def run_trial(name: str) -> None:
+    """Have a trial's status say that it runs."""
+    status = {"observedGeneration": 1, "state": "RUNNING", "attempt": 2, "iteration": 7, "value": "0.5"}
+    text = json.dumps({"status": status})
+    done("patch", "tt", name, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", text)
 
 
 def _filled(kind: inspect.Type) -> Any:
