@@ -159,7 +159,8 @@ class TestPasses:
             before, began = world.operator.reconciles, world.loop.now()
             await asyncio.sleep(20.0)
             passes = world.operator.reconciles - before
-            assert passes <= 2 * (world.loop.now() - began), "300 results came"
+            # One each half a second, and the interval may have one at both of its ends.
+            assert passes <= 2 * (world.loop.now() - began) + 1, "300 results came"
 
         play(scenario)
 
