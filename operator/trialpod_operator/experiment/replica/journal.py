@@ -4,11 +4,11 @@
   it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
   machines the second is stopped by the first object that it finds taken (`FencedError`).
 * A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
-  takes the place of its next growth. What comes behind the snapshot is copied after it. So nobody's records are
+  takes the place of its next growth. What follows the snapshot is copied after it. So no process's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
 * Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
-  storage has of it can be distinguished from what somebody else wrote. It is removed there from here.
+  storage has of it can be distinguished from what another process wrote. It is removed there from here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -73,7 +74,7 @@ class JournalReplica:
         self._written = written
         self._late = late
         self._monotonic = monotonic
-        self._copying = threading.Lock()  # held while the journal is copied; who holds it changes what is below
+        self._copying = threading.Lock()  # held while the journal is copied; its holder changes what is below
         # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
         # another thread that sends one of the same files asks `refuse_outdated` for it, under the file's lock.
         self._lock = threading.Lock()
@@ -114,30 +115,20 @@ class JournalReplica:
             FencedError: directory and storage hold different histories.
             StorageError: the storage cannot be read.
         """
-        pieces = Pieces(self._storage.sizes(JOURNAL))
-        remote, seals = pieces.sizes(), pieces.seals()
-        local = local_sizes(self._folder)
-        numbers = [number_of(name) for name in local]
-        oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
-        # Segments older than all that are here are covered by the snapshot that is here.
-        ahead = [
-            name for name, size in remote.items() if size > local.get(name, 0) and number_of(name) >= oldest_here
-        ]
-        newer = [name for name in pieces.snapshots if number_of(name) > newest_here]
-        self._check_history(pieces, local)
-        newest = max(remote, default="")
-        self.sealed = newest in seals and newest_here <= number_of(newest)
-        if ahead or newer:
-            logger.info("fetching the experiment from %s", self._storage.uri)
+        fetched = False
+
+        def about_to_fetch() -> None:
+            nonlocal fetched
+            fetched = True
             before()
-            self._fetch(pieces)
-            local = local_sizes(self._folder)
-        with self._lock:
-            self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
-            self._snapshots = set(pieces.snapshots)
-            self._pieces = {name: len(found) for name, found in pieces.segments.items()}
-            self._sealed_to = number_of(newest) + 1 if newest in seals else 0
-        return bool(ahead or newer)
+
+        # Who ran the experiment before may replace or delete what has just been listed.
+        for _ in range(LISTINGS - 1):
+            with contextlib.suppress(KeyMissingError):
+                self._pull_listed(about_to_fetch)
+                return fetched
+        self._pull_listed(about_to_fetch)
+        return fetched
 
     def copy(self) -> None:
         """Copy what the storage does not hold yet.
@@ -161,6 +152,31 @@ class JournalReplica:
         """
         with self._lock:
             self._refuse_outdated()
+
+    def _pull_listed(self, before: Callable[[], None]) -> None:
+        pieces = Pieces(self._storage.sizes(JOURNAL))
+        remote, seals = pieces.sizes(), pieces.seals()
+        local = local_sizes(self._folder)
+        numbers = [number_of(name) for name in local]
+        oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
+        # Segments older than all that are here are covered by the snapshot that is here.
+        ahead = [
+            name for name, size in remote.items() if size > local.get(name, 0) and number_of(name) >= oldest_here
+        ]
+        newer = [name for name in pieces.snapshots if number_of(name) > newest_here]
+        self._check_history(pieces, local)
+        newest = max(remote, default="")
+        self.sealed = newest in seals and newest_here <= number_of(newest)
+        if ahead or newer:
+            logger.info("fetching the experiment from %s", self._storage.uri)
+            before()
+            self._fetch(pieces)
+            local = local_sizes(self._folder)
+        with self._lock:
+            self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
+            self._snapshots = set(pieces.snapshots)
+            self._pieces = {name: len(found) for name, found in pieces.segments.items()}
+            self._sealed_to = number_of(newest) + 1 if newest in seals else 0
 
     def _copy_listed(self) -> None:
         names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
@@ -253,7 +269,7 @@ class JournalReplica:
             )
 
     def _create(self, key: str, data: bytes) -> int:
-        """Make an object that nobody has made before; return how many of these bytes it holds."""
+        """Create an object, unless it exists; return how many of these bytes it holds."""
         self._late.write_soon(key)
         try:
             self._storage.write_new(key, data)
@@ -288,7 +304,7 @@ class JournalReplica:
         newest_here, sizes = max(map(number_of, local), default=0), pieces.sizes()
         for name, offsets in pieces.segments.items():
             if name in local and number_of(name) < newest_here and sizes[name] > local[name]:
-                raise self._different()  # here it has been replaced as it is, there somebody has continued it
+                raise self._different()  # here it has been replaced as it is, there it was continued
             last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
             if last is None:
                 continue
@@ -306,11 +322,23 @@ class JournalReplica:
         )
 
     def _fetch(self, pieces: Pieces) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for name in os.listdir(self._folder):
-            os.unlink(self._folder / name)
+        """Replace the journal that is here, once all that replaces it is here."""
+        incoming = self._folder.with_name(f"{self._folder.name}.incoming")
+        shutil.rmtree(incoming, ignore_errors=True)  # of a process that died
+        incoming.mkdir(parents=True)
+        try:
+            self._fetch_to(incoming, pieces)
+            self._folder.mkdir(exist_ok=True)
+            for name in os.listdir(self._folder):
+                os.unlink(self._folder / name)
+            for name in os.listdir(incoming):
+                os.rename(incoming / name, self._folder / name)
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
+
+    def _fetch_to(self, folder: Path, pieces: Pieces) -> None:
         for name in pieces.snapshots:
-            (self._folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
+            (folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
         for name, offsets in pieces.segments.items():
             found: dict[int, bytes] = {}
 
@@ -318,7 +346,7 @@ class JournalReplica:
                 found[offset] = self._storage.read(piece_key(name, offset))
 
             run_all([partial(fetch, offset) for offset in offsets], PARALLEL)
-            with open(self._folder / name, "wb") as file:
+            with open(folder / name, "wb") as file:
                 for offset in offsets:
                     if file.tell() != offset:
                         raise FencedError(

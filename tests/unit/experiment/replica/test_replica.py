@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,50 @@ def test_another_machine_continues_with_what_was_copied(tmp_path: Path, storage:
     assert Replica(there, storage).pull()
     assert history(there) == (b"state after one", [b"two"])
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
+
+
+class ChangedWhileRead(DirectoryStorage):
+    """A storage where something happens once, right after the journal was listed."""
+
+    def __init__(self, path: Path, change: Callable[[], None]) -> None:
+        super().__init__(path)
+        self._changes = [change]
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        found = super().sizes(prefix)
+        while self._changes:
+            self._changes.pop()()
+        return found
+
+
+def test_pull_beside_a_snapshot_fetches_the_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    for number in range(3):
+        journal.append(b"%d" % number)
+        replica.copy()
+
+    def write_snapshot() -> None:
+        journal.write_snapshot(b"after three")
+        replica.copy()
+
+    changed = ChangedWhileRead(tmp_path / "storage", write_snapshot)
+    assert Replica(tmp_path / "there", changed).pull()
+    assert history(tmp_path / "there") == (b"after three", [])
+
+
+def test_pull_from_a_storage_being_emptied_keeps_the_journal(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    journal.append(b"one")
+    replica.copy()
+    there = tmp_path / "there"
+    Replica(there, storage).pull()
+    journal.append(b"two")
+    replica.copy()
+    changed = ChangedWhileRead(tmp_path / "storage", lambda: storage.delete_tree(TRIALPOD_DIR))
+    Replica(there, changed).pull()
+    assert history(there) == (None, [b"one"])
 
 
 def test_checkpoints_an_attempt_left_are_removed(
