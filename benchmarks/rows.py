@@ -84,8 +84,8 @@ WORKLOADS = (
         "report_latency",
         "report_latency.py",
         (
-            Figure("p50_us", "tune.report, nobody waits for it: p50", "us", target=10.0),
-            Figure("p99_us", "tune.report, nobody waits for it: p99", "us"),
+            Figure("p50_us", "tune.report without a wait: p50", "us", target=10.0),
+            Figure("p99_us", "tune.report without a wait: p99", "us"),
             Figure("judged_us", "tune.report, each result is judged: p50", "us"),
             Figure("judged_p99_us", "tune.report, each result is judged: p99", "us"),
         ),

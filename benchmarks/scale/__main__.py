@@ -269,7 +269,7 @@ class Bench:
         pod = time.monotonic() - killed
         again = sample(self.pids)
         # Attempts call every ten seconds at the latest. Who calls when the operator is back waits for no more than a
-        # new connection; so the last answer that somebody has waited for says when all were answered.
+        # new connection; so the last answer that an attempt has waited for says when all were answered.
         waited = [answered for broke, answered in attempts.calls.interrupted if answered - broke > WAITED_S]
         every = max(waited, default=killed) - killed
         self.tell(

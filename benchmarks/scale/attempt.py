@@ -224,7 +224,7 @@ class Line:
         self._writer.write(head.encode() + body)
         async with asyncio.timeout(60):
             status = 0
-            while status < 200:  # until then it says that it is at work
+            while status < 200:  # until then it says that it is active
                 async with asyncio.timeout(SILENCE_S):
                     lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 status = int(lines[0].split()[1])

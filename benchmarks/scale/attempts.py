@@ -52,7 +52,7 @@ class Attempts:
 
     @property
     def playing(self) -> int:
-        """How many attempts are under way."""
+        """How many attempts are in progress."""
         return len(self._playing)
 
     async def run(self) -> None:

@@ -70,7 +70,7 @@ def running(nodes: int) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SystemExit("another run of this benchmark is under way") from None
+            raise SystemExit("another run of this benchmark is in progress") from None
         stop()
         try:
             start(nodes)

@@ -73,7 +73,7 @@ def raw_seconds(client: str, folder: Path, server: Server) -> list[float]:
     done = subprocess.run(
         [RAW_PYTHON, HERE / "raw_s3.py"], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True
     )
-    for objects in (server.data / "raw").iterdir():  # room for the next; nobody asks for them again
+    for objects in (server.data / "raw").iterdir():  # room for the next; they are not asked for again
         shutil.rmtree(objects)
     found: list[float] = json.loads(done.stdout)
     return found

@@ -46,7 +46,7 @@ while epoch < arguments.epochs:
     model.partial_fit(train_x, train_y, classes=[0, 1])
     loss = log_loss(test_y, model.predict_proba(test_x))
     print(f"[epoch {epoch:3d}] accuracy: {model.score(test_x, test_y):.4f} | logloss: {loss:.4f}")
-    # Renamed when it is whole: nobody must see half a model.
+    # Renamed when it is whole: no reader may see half a model.
     part = saved.with_suffix(".tmp")
     part.write_bytes(pickle.dumps((epoch, model)))
     part.replace(saved)

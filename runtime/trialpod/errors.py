@@ -112,7 +112,7 @@ class MissingCheckpointError(CheckpointError, FileNotFoundError):
 
 
 class SupersededError(CheckpointError):
-    """Another attempt of the trial is at work with its checkpoints: this one may not change what it has there.
+    """Another attempt of the trial is active with its checkpoints: this one may not change what it has there.
 
     An attempt that is superseded although it is its trial's latest follows one whose start was lost with its machine,
     or could not ask the storage where it might write. The next one can.

@@ -34,7 +34,7 @@ _DISTRIBUTIONS = {"sklearn": "scikit-learn", "skimage": "scikit-image", "cv2": "
 
 
 def distribution(module: str) -> str:
-    """Return what `pip install` calls the package that brings a module of anybody's."""
+    """Return what `pip install` calls the package that brings a module."""
     top = module.partition(".")[0]
     return _DISTRIBUTIONS.get(top, top)
 

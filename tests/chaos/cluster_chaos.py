@@ -2,7 +2,7 @@
 
     make chaos-cluster CHAOS_MINUTES=30      new seeds; a line a round; exit status 1 when anything did not hold, or,
                                              of 25 minutes or more, a kind of fault never happened
-    make chaos-cluster CHAOS_SEED=4711       that seed once more: the same faults at the same planned moments
+    make chaos-cluster CHAOS_SEED=4711       that seed again: the same faults at the same planned moments
 
 What a round that violated something left (plan, logs of the operator and of trials, events, objects, accounts of the
 trials, the bucket) is in build/chaos-cluster. Nobody else can use the cluster meanwhile.

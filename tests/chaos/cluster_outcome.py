@@ -80,7 +80,7 @@ def undisturbed(plan: Plan, name: str, place: Path) -> Outcome:
 
 
 class _Again:
-    """The training once more, step by step: from where it was last, if the next one continued from there."""
+    """The training again, step by step: from where it was last, if the next one continued from there."""
 
     def __init__(self) -> None:
         self._model = cluster_training.Model()

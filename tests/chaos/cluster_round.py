@@ -192,7 +192,7 @@ def _check_outcome(plan: Plan, namespace: Cluster, experiments: list[Experiment]
     def holds() -> bool:
         wrong[:] = outcomes.leftovers(namespace)
         for experiment in experiments:
-            # Read once more where a snapshot replaced it meanwhile, or a busy machine's store gave no answer in time.
+            # Read again where a snapshot replaced it meanwhile, or a busy machine's store gave no answer in time.
             try:
                 engine, errors = outcomes.history(experiment)
                 wrong.extend(errors)

@@ -39,7 +39,7 @@ class JobSets:
 
     @classmethod
     def install(cls, cluster: Cluster) -> JobSets:
-        """Install it, from what `tools/build_go jobset` has built, and wait until it is at work."""
+        """Install it, from what `tools/build_go jobset` has built, and wait until it is active."""
         made = cls(cluster)
         made.remove()
         program = go_program("jobset")

@@ -62,7 +62,7 @@ class Kueue:
 
     @classmethod
     def install(cls, cluster: Cluster) -> Kueue:
-        """Install it, from what `tools/build_go kueue` has built, and wait until it is at work."""
+        """Install it, from what `tools/build_go kueue` has built, and wait until it is active."""
         made = cls(cluster)
         made.remove()  # what a session left that was killed
         program = go_program("kueue")

@@ -128,7 +128,7 @@ class Operator:
         self.cluster.kubectl("delete", "pod", self.pod()["metadata"]["name"], "--wait=false")
 
     def wait_ready(self, timeout: float = 90) -> None:
-        """Wait until it is at work again."""
+        """Wait until it is active again."""
         self.cluster.kubectl(
             "rollout", "status", f"deployment/{RELEASE}", f"--timeout={timeout:.0f}s", timeout=timeout + 10
         )

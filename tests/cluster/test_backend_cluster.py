@@ -92,7 +92,7 @@ def test_script_with_own_modules_runs_and_gets_results(desk: Desk, namespace: Cl
     namespace.wait_condition("tuneexperiment", "climb", "Succeeded", 90)
     assert desk.trialpod("status", "climb").startswith("climb: Succeeded, 2/2 trials")
     assert "next: trialpod best climb" in desk.trialpod("why", "climb")
-    # Once more, with more to do: it continues with the same experiment.
+    # Again, with more to do: it continues with the same experiment.
     assert "BEST 4 {'choice': 1} 5" in desk.run(*desk.write(number=4))
 
 

@@ -79,7 +79,7 @@ def test_the_commands_do_what_the_page_says(cluster: Cluster, team: Cluster, tmp
     block("helm rollback")
     block("replicas=2")
     own = Cluster(NAMESPACE)
-    team.wait_for(lambda: len(own.list("leases", "trialpod.dev/operators")) == 3, "both are at work", 60)
+    team.wait_for(lambda: len(own.list("leases", "trialpod.dev/operators")) == 3, "both are active", 60)
     listed = block("get lease")
     assert listed.count("trialpod-operator-trialpod-") == 2
     block("jq")

@@ -64,7 +64,7 @@ def test_no_diff_ever_and_both_tools_see_the_health(operator: Operator, namespac
     look()
     experiment.wait(lambda status: status.get("trials", {}).get("running") == 2, "both run", 90)
     # Until a pod of theirs runs, it is on its way.
-    experiment.wait(lambda _: experiment.condition("Ready").get("status") == "True", "it is at work", 60)
+    experiment.wait(lambda _: experiment.condition("Ready").get("status") == "True", "it is active", 60)
     assert look() == ("Healthy", "Current")
     time.sleep(3)  # results come in, statuses are written
     assert look() == ("Healthy", "Current")

@@ -1,4 +1,4 @@
-"""Two operators at work: both decide, each for its own experiments, and each takes over what the other leaves.
+"""Two active operators: both decide, each for its own experiments, and each takes over what the other leaves.
 
 What each of them does is read from the API server's audit log, which names the pod of the client.
 """

@@ -360,7 +360,7 @@ def a_completion_hides_a_workers_failure(put: Put) -> None:
     put(AttemptEndings, "record_group", lambda self, run, now: self._pods.groups.record(run, now))
 
 
-# -- several operators at work --
+# -- several active operators --
 
 
 def shards_taken_without_release(put: Put) -> None:

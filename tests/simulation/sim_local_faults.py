@@ -95,7 +95,7 @@ class LocalFaults(StoreFaults):
             run.process.offset_s = run.box.offset_s
 
     async def _second_run(self, fault: Fault) -> None:
-        """Somebody starts the experiment once more, on the same machine."""
+        """Somebody starts the experiment again, on the same machine."""
         if run := self._run(fault):
             self.world.start_run(run.box)
 

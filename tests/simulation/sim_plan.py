@@ -49,7 +49,7 @@ _PLAIN_KINDS = (
     "trial stopped by its user",
 )
 SHARED_KINDS = ("operator joins", "operator without API", "operator without store")
-"""Of several operators at work."""
+"""Of several active operators."""
 HELD_UP_KINDS = ("pass held up", "operator paused in a pass")
 """Of the same: one is in the middle of a pass when another operator is given its experiment, and continues then."""
 KINDS = (*_PLAIN_KINDS, "experiment deleted", *SHARED_KINDS, *HELD_UP_KINDS)
@@ -62,7 +62,7 @@ AUTO_SHARE = 0.35
 """Of the experiments, so many have the scheduler or the search `auto`."""
 
 SHARED_SHARE = 0.4
-"""Of the plans, so many have several operators at work."""
+"""Of the plans, so many have several active operators."""
 
 HELD_UP_SHARE = 0.5
 """Of these, in so many a pass is held up."""
@@ -328,7 +328,7 @@ def swift_plan_of(seed: int) -> Plan:
 
 
 def shared_plan(plan: Plan, choose: random.Random) -> Plan:
-    """Return a plan with several operators at work, to which more happens."""
+    """Return a plan with several active operators, to which more happens."""
     kinds = (*SHARED_KINDS, "operator dies", "operator replaced", "operator paused")
     faults = [*plan.faults, *(_fault(choose, choose.choice(kinds)) for _ in range(choose.randint(1, 5)))]
     faults.sort(key=lambda fault: fault.at)
@@ -336,7 +336,7 @@ def shared_plan(plan: Plan, choose: random.Random) -> Plan:
 
 
 def sole_plan_of(seed: int) -> Plan:
-    """Return what a seed stood for while one operator at a time was at work."""
+    """Return what a seed stood for while one operator at a time was active."""
     plan = placed_plan_of(seed)
     choose = random.Random(f"auto {seed}")
     found = (

@@ -1,4 +1,4 @@
-"""What must hold of several operators at work: at every moment one serves each experiment, or soon one does."""
+"""What must hold of several active operators: at every moment one serves each experiment, or soon one does."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class SimOperator:
 
     async def _run(self) -> None:
         await self.membership.join()
-        self.world.kernel.log("at work", self.process.name)
+        self.world.kernel.log("active", self.process.name)
         self.serving = True
         self.controller.start()
         self.watch = SimWatch(self.world, self.process, self.kube, self._take)
@@ -289,7 +289,7 @@ class Hosted:
         self.prefix = f"{plan.storage.removeprefix('s3://')}/{plan.name}/"
         self.track = Track(self.key)
         self.samples = int(plan.spec["numSamples"])
-        self.evaluations = 1  # the best configs may be repeated once more after each edit of the budget
+        self.evaluations = 1  # the best configs may be repeated again after each edit of the budget
         self.stopped: set[str] = set()
         self.created = self.deleted = False
 

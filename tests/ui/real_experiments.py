@@ -74,7 +74,7 @@ class GrownExperiment(SampleExperiment):
             log.write_text(MARKUP + "\n")
 
     def step(self, trial: Trial) -> None:
-        """Report once more."""
+        """Report again."""
         config: dict[str, Any] = trial.config
         top = 0.97 - 0.06 * abs(math.log10(config["lr"]) + 2.6) ** 1.6 - 0.05 * config["dropout"] ** 2
         noise = random.Random(trial.index * 100 + trial.iteration).gauss(0, 0.004)

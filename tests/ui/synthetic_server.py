@@ -100,7 +100,7 @@ class Invented:
         return x, [round(0.1 + (top - 0.1) * (1 - math.exp(-e / 3.2)) + noise.gauss(0, 0.006), 5) for e in x]
 
     def advance(self) -> None:
-        """Let each running trial report once more."""
+        """Let each running trial report again."""
         with self.changed:
             self.cursor += 1
             for row in self.rows[-self.running :]:

@@ -164,7 +164,7 @@ tools/make_rights makes the tables of the documentation from both. */}}
 
 {{/* What the groups of rbac.leaseReaders may do in the operator's namespace. */}}
 {{- define "trialpod.leaseReaderRules" -}}
-# `trialpod why` and `status` say whether an operator is at work
+# `trialpod why` and `status` say whether an operator is active
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [trialpod-operator]

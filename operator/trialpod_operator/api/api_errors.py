@@ -31,7 +31,7 @@ class ApiError(TrialpodError):
     """The API server refused a request, or could not be reached. Create one with `api_error`.
 
     Attributes:
-        temporary: the same request may succeed later without anybody changing anything.
+        temporary: the same request may succeed later without any change.
         status: of the answer; 0 = there was none.
         reason: the API server's word for it, such as "AlreadyExists".
         detail: its message.
@@ -65,7 +65,7 @@ class UnreachableError(ApiError):
 
 
 class NotSentError(UnreachableError):
-    """It was not sent: this operator's Lease has expired, and another may be at work with the object."""
+    """It was not sent: this operator's Lease has expired, and another may be changing the object."""
 
 
 class NotServedError(TrialpodError):

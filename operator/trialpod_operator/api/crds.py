@@ -43,7 +43,7 @@ def definitions() -> dict[str, dict[str, Any]]:
             _root(TuneExperiment, TuneExperimentSpec, TuneExperimentStatus),
             [
                 _column("Trials", "string", ".status.trials.progress", "Trials that ended, of all."),
-                _column("Running", "integer", ".status.trials.running", "Trials that have an attempt under way."),
+                _column("Running", "integer", ".status.trials.running", "Trials that have an attempt in progress."),
                 _column("Best", "string", ".status.best.value", "The best value of the metric so far."),
                 _column("Ready", "string", _condition("Ready", "status"), "Whether it is valid and progressing."),
                 _column("Reason", "string", _condition("Ready", "reason"), "How it stands, as one word."),

@@ -306,7 +306,7 @@ class _Rules:
         if samples == 0:
             self._report(("numSamples",), "0 samples would run nothing; give 1 or more, or -1 for no limit")
         elif samples == -1 and not any(self._has(name) for name in ("timeBudget", *HOUR_BUDGETS)):
-            self._warn(("numSamples",), "-1 without a timeBudget: the experiment continues until somebody ends it")
+            self._warn(("numSamples",), "-1 without a timeBudget: the experiment continues until it is stopped")
         elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
             total = samples * self.findings.grid_size
             self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")
@@ -409,7 +409,7 @@ class _Rules:
             resources = container.get("resources") if isinstance(container, dict) else None
             if isinstance(resources, dict):
                 asked += [resources.get("requests"), resources.get("limits")]
-                asked += [{"gpu": 1}] if resources.get("claims") else []  # nobody knows of what
+                asked += [{"gpu": 1}] if resources.get("claims") else []  # of an unknown resource
         names = [name for each in asked if isinstance(each, dict) for name in each]
         return any(isinstance(name, str) and is_gpu(name) for name in names)
 

@@ -129,7 +129,7 @@ def _syntax_problem(error: Any, text: str) -> Problem:
         return Problem("", f"a character that YAML does not allow: {found}", line)
     lines = text.splitlines()
     if line is not None:
-        line = min(line, max(1, len(lines)))  # the end of the text is behind its last line
+        line = min(line, max(1, len(lines)))  # the end of the text is after its last line
     content = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if "\t" in content[: len(content) - len(content.lstrip())]:
         return Problem("", "a tab in the indentation: YAML wants spaces", line)

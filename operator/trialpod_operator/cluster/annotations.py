@@ -1,7 +1,7 @@
 """What users ask of an experiment in its annotations: to stop, and to try failed trials again. Pure.
 
 `trialpod.dev/retry` is acted on once for each value: the value that was acted on last is in the journal and in
-``status.retried``, so that it may stay in a manifest. It is any word, such as "1", and behind it, after spaces, the
+``status.retried``, so that it may stay in a manifest. It is any word, such as "1", followed, after spaces, by the
 ids of the selected trials (none: all that have failed) and perhaps `from-scratch`.
 """
 

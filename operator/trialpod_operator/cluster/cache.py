@@ -115,7 +115,7 @@ class ObjectCache:
     # -- attempts that are objects of another kind --
 
     def compose_pods(self, key: str, composer: Callable[[str], None] | None) -> None:
-        """Have `composer` called with an object's name when one of its pods changes; None = nobody any more."""
+        """Have `composer` called with an object's name when one of its pods changes; None = no longer."""
         if composer is None:
             self._composers.pop(key, None)
         else:

@@ -1,7 +1,7 @@
 """The code of an experiment that is in a ConfigMap: as it was at the start, for all its trials.
 
 It is copied into the experiment's document in the storage when the experiment begins, and travels to the trials with
-their assignments. What the ConfigMap says later concerns nobody; a difference is reported once.
+their assignments. What the ConfigMap says later has no effect; a difference is reported once.
 """
 
 from __future__ import annotations

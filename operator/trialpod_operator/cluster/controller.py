@@ -2,7 +2,7 @@
 
 Watches only put keys into the work queue. One reconcile per key does the rest. Owned by the event loop.
 
-Of several operators at work each reconciles the experiments of its own shards (`shards`). Every one sees all
+Of several active operators each reconciles the experiments of its own shards (`shards`). Every one sees all
 TuneExperiments and pods, so that it knows where an attempt has to report; TuneTrials it keeps of its own only.
 """
 
@@ -42,7 +42,7 @@ FIRST_LOOK_S = 60.0
 
 REST_PER_ATTEMPT_S = 0.0001
 MAX_REST_S = 0.1
-"""An experiment is looked at again after such a rest for each attempt under way, up to a maximum: what happens
+"""An experiment is looked at again after such a rest for each attempt in progress, up to a maximum: what happens
 meanwhile takes one look together."""
 
 HAND_OVER_S = 2.0
@@ -160,7 +160,7 @@ class Controller:
     async def report_unserved(self, shards: Mapping[int, float]) -> None:
         """Write into the status of each experiment of these shards that no operator serves it, unless it says so.
 
-        Only for the coordinator: nobody else writes these statuses. Who serves one again writes what is then.
+        Only for the coordinator: no other replica writes these statuses. The next owner writes what is then.
 
         Args:
             shards: each with the seconds since when.
@@ -187,7 +187,7 @@ class Controller:
                 }
                 await self.services.kube.patch(paths.experiments(namespace), name, body, "status")
             except ApiError as error:
-                logger.info("%s does not say yet that nobody serves it: %s", key, error)
+                logger.info("%s does not say yet that no replica serves it: %s", key, error)
 
     def own_experiments(self) -> dict[str, Object]:
         """Return the TuneExperiments that this operator serves, by their keys."""

@@ -4,8 +4,8 @@ What is stored in the same place by an experiment of another namespace is not it
 has begun there while this process was stopped and another operator completed the deletion.
 
 The effort is bounded: an experiment that cannot be deleted from its storage for `GIVE_UP_S` is released with a
-warning, because an object that cannot be deleted blocks its whole namespace. What is left is then somebody's to
-remove by hand. Removing the finalizer by hand does the same at once.
+warning, because an object that cannot be deleted blocks its whole namespace. What is left then has to be
+removed by hand. Removing the finalizer by hand does the same at once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def delete_stored(
         item: the object, which is being deleted.
         keys: folder for the storage's keys.
         waited: seconds since this operator began to. By what the object says it could be anything, as clocks differ,
-            and pods whose time is cut short continue writing behind the deletion.
+            and pods whose time is cut short continue writing after the deletion.
     """
     namespace, name = key.split("/")
     # Objects of another kind go with the experiment: their pods are waited for.

@@ -148,8 +148,8 @@ class ExperimentController:
 
     @property
     def size(self) -> int:
-        """How many attempts are under way."""
-        return len(self._bindings.under_way) if self._bindings is not None else 0
+        """How many attempts are in progress."""
+        return len(self._bindings.in_progress) if self._bindings is not None else 0
 
     def account(self, now: float) -> Account | None:
         """Return what its trials took, for the metrics; None once it has been closed for a while.
@@ -220,7 +220,7 @@ class ExperimentController:
         return trial is not None and trial.ended and trial.status != shown
 
     def trial_changed(self, trial_id: str) -> None:
-        """A TuneTrial was edited or deleted by somebody."""
+        """A TuneTrial was edited or deleted by a user."""
         if self._bindings is not None:
             self._bindings.trial_changed(trial_id)
 
@@ -389,7 +389,7 @@ class ExperimentController:
         again = _soonest(await bindings.reconcile(), decides)
         # Close it when all has ended.
         decided = durable.decisions is None or durable.decisions.idle
-        if durable.engine.finished and not bindings.under_way and decided:
+        if durable.engine.finished and not bindings.in_progress and decided:
             return await self._finish(experiment, durable, bindings)
         return again
 
@@ -627,7 +627,7 @@ class ExperimentController:
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
 
     def _refuse_unserved(self) -> None:
-        """Refuse to take over what is stored from somebody who may be at work with it already; for any thread.
+        """Refuse to take over a stored experiment that another process may run; for any thread.
 
         Raises:
             NotReadyError: the Lease is not renewed, or another operator serves the experiment.

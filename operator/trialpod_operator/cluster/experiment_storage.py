@@ -109,7 +109,7 @@ def remove_in_background(folder: Path) -> None:
     What a process that ended had no time to remove goes with the next folder beside it.
 
     Args:
-        folder: which need not be there; nobody else puts anything beside it under the names used here.
+        folder: which need not exist; the names used here are not used by others beside it.
 
     Raises:
         OSError: it cannot be renamed.

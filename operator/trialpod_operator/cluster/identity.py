@@ -300,7 +300,7 @@ def _identity(status: Mapping[str, Any], audience: str) -> PodIdentity:
     name = str(user.get("username") or "")
     namespace, _, account = name.removeprefix(_ACCOUNT).partition(":")
     if not name.startswith(_ACCOUNT) or not namespace or not account:
-        raise NotAuthenticatedError(f"the token belongs to {name[:100] or 'nobody'}, not to a service account")
+        raise NotAuthenticatedError(f"the token belongs to {name[:100] or 'no user'}, not to a service account")
     extra = user.get("extra") or {}
     found = []
     for key in (_POD_NAME, _POD_UID):
@@ -327,7 +327,7 @@ class Gate:
 
     Args:
         service: serves the calls.
-        reviewer: tells who calls.
+        reviewer: identifies the caller.
         limiter: what one pod may ask for; by default `CALLER_REQUESTS` and `CALLER_BYTES`.
         clock: monotonic seconds.
     """

@@ -7,7 +7,7 @@ of CPU per request against 180 to 220 for `call_api` alone.
 
 Invariants, of every request that changes something, at the moment in which its bytes are written: this process has
 its Lease (`Kube.lease_valid`); and it serves the experiment for which the request is (`Kube.on_behalf_of`). Both
-change without a word to the pass that is under way: the process may have been stopped, or have waited for an answer.
+change without notice to the pass in progress: the process may have been stopped, or have waited for an answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Serves = Callable[[], bool]
 
 TIMEOUT_S = 30.0
 PARALLEL = 32
-"""Requests of this process that may be under way at once, watches not counted."""
+"""Requests of this process that may be in progress at once, watches not counted."""
 
 DEDICATED_LIMITS = {"/apis/authentication.k8s.io/": 8, "/apis/coordination.k8s.io/": 4}
 """And of those with these paths: a burst of tokens keeps nothing else waiting, and the Lease waits for nothing."""
@@ -68,7 +68,7 @@ LEASE_EXEMPT_PATHS = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io
 """The Lease itself, and questions that change nothing."""
 
 _SERVES: contextvars.ContextVar[Serves | None] = contextvars.ContextVar("serves", default=None)
-"""Of the request that is under way here: aiohttp tells its traces no more than method and address."""
+"""Of the request that is in progress here: aiohttp tells its traces no more than method and address."""
 
 
 class ApiServer(ABC):

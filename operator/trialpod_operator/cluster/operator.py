@@ -1,9 +1,9 @@
 """The operator's process: kopf watches, the controller decides, the report service listens, all in one event loop.
 
 Order of a start: the API server, the probes, the certificates, the Lease, then the report service and the watches.
-One that is alone waits until nobody else has the Lease; several have one each, and share the experiments (`shards`).
+One that is alone waits until no other has the Lease; several have one each, and share the experiments (`shards`).
 Order of an end: each experiment is committed and closed, and its shard released for others; the Leases are released;
-then kopf, the report service and the rest stop, which nobody waits for. Until then trials are sent to those who serve
+then kopf, the report service and the rest stop, without a wait. Until then trials are sent to the replicas that serve
 them.
 
 kopf logs in, discovers, and lists and watches TuneExperiments, with its settings and its retries; TuneTrials and pods
@@ -87,7 +87,7 @@ class OperatorProcess:
         self._authority = StoredAuthority(kube, options.own_namespace, server_names, time.time)
         ownership = Ownership(options.identity)
         self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle, ownership)
-        # kopf's peering has no fencing, takes a resource definition of its own, and has one operator at work.
+        # kopf's peering has no fencing, takes a resource definition of its own, and has one active operator.
         self._membership = Membership(
             kube,
             options.own_namespace,
@@ -156,7 +156,7 @@ class OperatorProcess:
         return 1 if self._stopping.is_set() and not self._signalled else 0
 
     async def close(self) -> None:
-        """Stop serving; commit or drop what is under way and release the Lease, unless `run` has."""
+        """Stop serving; commit or drop what is in progress and release the Lease, unless `run` has."""
         if self._closed:
             return
         self._closed = True
@@ -167,7 +167,7 @@ class OperatorProcess:
         await self._membership.leave()
         await self._probes.close()
 
-    # -- waiting, then at work --
+    # -- waiting, then active --
 
     async def _join(self) -> None:
         # One that waits is alive.
@@ -178,7 +178,7 @@ class OperatorProcess:
         await self._membership.join()
 
     async def _begin_to_work(self) -> None:
-        logger.info("this operator is at work: %s", self._options.identity)
+        logger.info("this operator is active: %s", self._options.identity)
         self._kube.lease_valid = self._membership.lease_valid
         self._keeping = self._in_background(self._membership.keep())
         self._keeping.add_done_callback(lambda _: self._stopping.set())
@@ -217,7 +217,7 @@ class OperatorProcess:
         await self._membership.hand_over(HAND_OVER_TIMEOUT_S)
         if self._keeping is not None:
             self._keeping.cancel()
-            await asyncio.wait((self._keeping,))  # a tick that is under way would make the Lease again
+            await asyncio.wait((self._keeping,))  # a tick that is in progress would make the Lease again
         await self._membership.leave()
 
     async def _watch(self, end: Callable[[], None]) -> None:
@@ -255,7 +255,7 @@ class OperatorProcess:
         """Return whether this process can serve."""
         membership = self._membership
         if not membership.joined:
-            return False, "waiting for the Lease: another operator is at work"
+            return False, "waiting for the Lease: another operator is active"
         if self._options.replicas > 1 and not membership.lease_valid():
             return False, "the Lease could not be renewed: another operator may serve what this one served"
         shards, queue = len(membership.ownership.serving), self._controller.queue.depth

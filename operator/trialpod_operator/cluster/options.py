@@ -28,7 +28,7 @@ class OperatorOptions:
     """The operator's start options.
 
     Attributes:
-        namespaces: those to look after; empty = all.
+        namespaces: those to serve; empty = all.
         own_namespace: where the operator runs: its Secret and its Lease are there.
         service: DNS name under which trials reach the report service.
         host: address that the report service and the probes listen on.

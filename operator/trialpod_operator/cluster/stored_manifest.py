@@ -2,7 +2,7 @@
 
 The server drops fields that its definition does not know, and fills in defaults that it does. During an upgrade the
 definition may be newer than the operator; then there may be fields that this operator does not know. They are
-left out here, not complained about: nobody can put them right, and experiments have to continue.
+left out here, not complained about: a stored manifest cannot be corrected, and experiments have to continue.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class FairRoom:
             del self._waiting[key]
             turn = turns.popleft()
             if turns:
-                self._waiting[key] = turns  # behind the others
+                self._waiting[key] = turns  # after the others
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -1,7 +1,7 @@
 """Changes experiments of a cluster with the user's own token.
 
 So the API server decides and its audit log has the user's name. This process has no right to change anything, and
-none to impersonate anybody: a fault in it can do no more than those who are signed in.
+no right to impersonate a user: a fault in it can do no more than those who are signed in.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ names, or the operator's own.
 
 Invariants:
 
-* What a user may not see is as if it were not there: nobody learns names of other namespaces.
+* What a user may not see is not found: no user learns names of other namespaces.
 * An id is looked up, and never used as a path. What is stored of another namespace's experiment is refused.
 * Nothing is written, to the API server or to a storage.
-* Models are bounded in number. One that nobody has looked at for a while is dropped, with its copy of the journal.
+* Models are bounded in number. One that has not been viewed for a while is dropped, with its copy of the journal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trialpod_operator.view.reading import stored_document
 
 MAX_MODELS = 20
 IDLE_S = 600.0
-"""Maximum time that a model is kept without anybody asking for it."""
+"""Maximum time that a model is kept without a request for it."""
 
 RESOURCE_INTERVAL_S = 5.0
 """Minimum interval between two reads of a resource, or of the list."""
@@ -204,7 +204,7 @@ class ClusterExperiments:
         return self._reviews.may(user, "get", "pods/log", experiment_id.partition(".")[0])
 
     def drop_idle(self) -> None:
-        """Drop the models that nobody looks at."""
+        """Drop the models that are no longer viewed."""
         with self._lock:
             now = self._clock()
             idle = [key for key, known in self._known.items() if now - known.asked_at >= IDLE_S]

@@ -66,7 +66,7 @@ class Reviews:
         self._unknown = RateLimiter(UNKNOWN_TOKENS, clock=clock)
 
     def user(self, token: str) -> User | None:
-        """Return whose token it is; None: nobody's, or not one for the API server.
+        """Return whose token it is; None: it is not valid, or not for the API server.
 
         Raises:
             ReviewUnavailableError: the API server cannot be asked, or too many unknown tokens are sent.

@@ -69,7 +69,7 @@ class SignIn:
         ]
 
     async def authenticate(self, request: Request) -> tuple[User, str] | Response | None:
-        """Return who asks, and the token that changes need; None: nobody that is known; else the refusal."""
+        """Return the user, and the token that changes need; None: not signed in; else the refusal."""
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         cookie = request.cookies.get(cookie_name(request), "")
         # With a header the cookie does not count: a proxy in front says who it is.
@@ -144,7 +144,7 @@ class SignIn:
 
 
 def _is_https(request: Request) -> bool:
-    """Return whether the browser's side is encrypted; who forges the header only gets a stricter cookie."""
+    """Return whether the browser's side is encrypted; a forged header only leads to a stricter cookie."""
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "") == "https"
 
 

@@ -161,7 +161,7 @@ def follow_file(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Write a log as it grows, until the trial has ended or nobody runs it.
+    """Write a log as it grows, until the trial has ended or no process runs it.
 
     Args:
         log: the file; it need not be there yet.

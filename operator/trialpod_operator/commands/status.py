@@ -121,7 +121,7 @@ def local_next_step(view: ExperimentView, location: str, found: Activity) -> str
 
 
 def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Show an experiment until it has ended or nobody runs it; 1 when it or a trial failed, 130 after Ctrl-C."""
+    """Show an experiment until it has ended or no process runs it; 1 when it or a trial failed, 130 after Ctrl-C."""
     from trialpod_operator.display.base import write_closing
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.events import changes

@@ -1,4 +1,4 @@
-"""What somebody means who names an experiment, or a trial of it, to a command: on this machine or in a cluster.
+"""What an experiment's name, or a trial's, stands for in a command: on this machine or in a cluster.
 
 One rule for all commands. With -n, --context or --kubeconfig it is a name in a cluster. Else what has a "/" in it, or
 exists here, is a folder or a URI; so is what exists in ./trialpod-results. Everything else is a name.

@@ -29,7 +29,7 @@ class DecidingEngine:
         deliver: takes a suggestion; called in the search algorithm's thread.
         position: of the journal, at the snapshot.
         snapshot: of an earlier decider's engine.
-        threaded: False has `search.work` called by somebody else instead of a thread.
+        threaded: False has `search.work` called by its owner instead of a thread.
         on_error: called with each error of the user's code, for a log.
         describe: says what such an error is, for the experiment's end.
 

@@ -1,4 +1,4 @@
-"""What an error of deciding code says to its user, who reads it in a condition: the place, and their own frames.
+"""What a user reads in a condition about an error of deciding code: the place, and their own frames.
 
 Invariants: the first line is the whole message. Frames of trialpod's around and below the user's are left out.
 """

@@ -237,7 +237,7 @@ class Decider:
             self._stale.set()  # the next call in order finds out, too
 
     def _watch(self, start: DeciderStart) -> None:
-        """Say that the user's code is at work, and end what takes too long."""
+        """Say that the user's code is active, and end what takes too long."""
         reported_at = time.monotonic()
         calls, calls_since = 0, reported_at
         while not self._stopped.wait(0.2):

@@ -198,7 +198,7 @@ class Algorithms:
         return dict(self.ask(self.scheduler.reason) or {})
 
     def add_trial(self, trial: Trial) -> None:
-        """The scheduler learns of a trial, or that it waits once more."""
+        """The scheduler learns of a trial, or that it waits again."""
         if trial.repeat_of:
             return
         self.ask(self.scheduler.on_trial_add, self.controller, trial)

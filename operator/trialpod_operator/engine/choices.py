@@ -74,7 +74,7 @@ class Created(msgspec.Struct, array_like=True):
 
 
 class Repeat(msgspec.Struct, array_like=True):
-    """A trial that runs another one's config once more."""
+    """A trial that runs another one's config again."""
 
     trial_id: str
     params: bytes

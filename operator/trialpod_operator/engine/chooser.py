@@ -1,4 +1,4 @@
-"""Who chooses: the algorithms, or in a replay the record of what they chose when the event was first applied.
+"""What chooses: the algorithms, or in a replay the record of what they chose when the event was first applied.
 
 One `Chooser` serves one call of `Engine.apply`, and all choices made in it are in `made`. A replay asks the
 algorithms as often as they were asked, so that they reach the recorded state, and takes the recorded choices in place
@@ -225,7 +225,7 @@ class ReplayingChooser(Chooser):
         return [command for command in ahead if rest or command.step <= self._step]
 
     def carried_out(self, command: Command, *, changed: bool) -> None:
-        """Record it once more."""
+        """Record it again."""
         self.made.commands.append(command)
 
     def _find_new(self) -> Created | None:

@@ -282,7 +282,7 @@ class Engine:
             return ReportAnswer(superseded=True)
         current = trial.current
         if not trial.running:
-            # It reports its end once more, because the answer was lost.
+            # It reports its end again, because the answer was lost.
             return ReportAnswer(received=current.received, decision="stop")
         decision = current.decision
         if decision == "exploit" and trial.pending_exploit is not None and trial.pending_exploit.start is None:
@@ -298,7 +298,7 @@ class Engine:
         """Return where the trial must next wait for a decision.
 
         Also while the experiment is suspended: what an attempt reports until it pauses is judged, and it may not
-        continue behind a result that ends it. None once it is about to end.
+        continue after a result that ends it. None once it is about to end.
         """
         if trial.current.failing is not None or trial.judged:
             return []

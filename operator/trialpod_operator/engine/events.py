@@ -120,7 +120,7 @@ class ResumeRequested(Event, frozen=True):
 
 
 class RetryRequested(Event, frozen=True):
-    """Queue the trials that ended in ERROR once more, with a fresh count of failures.
+    """Queue the trials that ended in ERROR again, with a fresh count of failures.
 
     `cut_short` adds those that were stopped because the experiment failed. `trial_ids` are those selected, when
     it is not all. A request with a `token` counts once: the engine keeps the latest.

@@ -120,7 +120,7 @@ class Lifecycle:
             self._reopen()
 
     def retry_errors(self, event: RetryRequested, now: float) -> None:
-        """Queue the trials in ERROR once more; the experiment continues for them even if it was being stopped."""
+        """Queue the trials in ERROR again; the experiment continues for them even if it was being stopped."""
         state = self._state
         if not state.take_retry_token(event.token):
             return

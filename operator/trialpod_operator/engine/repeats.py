@@ -1,4 +1,4 @@
-"""Which trial wins, and the final re-evaluation: the best configs once more, before the winner is named.
+"""Which trial wins, and the final re-evaluation: the best configs again, before the winner is named.
 
 With several objectives the winner is the trial of the Pareto front that is best in the first of them.
 

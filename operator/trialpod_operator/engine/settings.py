@@ -29,7 +29,7 @@ BUDGET_FIELDS = frozenset(
     }
 )
 """The settings that may change while an experiment runs, or when it is extended later. The last two apply to the
-attempts that start afterwards; the API server lets nobody change them in a cluster."""
+attempts that start afterwards; in a cluster the API server refuses a change of them."""
 
 
 class RepeatRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

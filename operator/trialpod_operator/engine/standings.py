@@ -45,7 +45,7 @@ class Standings:
         self.measured = 0
         self.longest = 0
         self._sign = 1.0
-        self._order: list[tuple[float, int, Trial]] | None = None  # heap; None until somebody asks for the best
+        self._order: list[tuple[float, int, Trial]] | None = None  # heap; None until the best are asked for
         self._front: dict[str, tuple[tuple[float, ...], Trial]] | None = None  # by trial; None until it is asked for
         self._objectives: Sequence[Objective] = ()  # that it is for
 

@@ -103,7 +103,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     tag: str  # "2_lr=0.0132"; an exploit changes it
     params: bytes  # MessagePack of the config
     created_at: float
-    repeat_of: str = ""  # the trial whose config it runs once more, see `repeats`
+    repeat_of: str = ""  # the trial whose config it runs again, see `repeats`
     repeat: int = 0  # its number among them, from 1
     ends_at: int = 0  # the iteration at which it ends at the latest; 0 = wherever it ends by itself
     first_tag: str = ""  # the tag it was created with, which names its directory, if that is not `tag`
@@ -348,7 +348,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def add_checkpoints(self, committed: list[CheckpointInfo], now: float) -> bool:
         """Add checkpoints that the attempt committed; return whether any is new."""
-        # One behind the latest is known, or was known and deleted since: a report that arrives late once more.
+        # An index below the latest is known, or was and is deleted: a report that arrived late.
         fresh = [checkpoint for checkpoint in committed if checkpoint.index >= self.next_checkpoint_index]
         if not fresh:
             return False

@@ -1,7 +1,7 @@
 """Lets a search algorithm take its time: all calls to it happen in a thread of its own, one after the other.
 
 The engine asks for a suggestion and continues; the answer is an event (`SuggestionReady`). What the algorithm
-receives meanwhile waits behind the suggestion, so that it sees the same calls in the same order whenever the answer
+receives meanwhile waits for the suggestion, so that it sees the same calls in the same order whenever the answer
 comes.
 
 Invariants:
@@ -49,7 +49,7 @@ class BackgroundSearcher(SearchAlgorithm):
     Args:
         search: the one that makes them.
         deliver: takes `SuggestionReady`, to be applied soon; called in the thread.
-        threaded: False has `work` called by somebody else instead of a thread.
+        threaded: False has `work` called by its owner instead of a thread.
         opens_values: the algorithm sees the user's objects themselves; see `Engine`.
         encode_params: encodes configs.
     """
@@ -192,7 +192,7 @@ class BackgroundSearcher(SearchAlgorithm):
     def settle(self) -> bool:
         """Have everything done that was called before an open request; return whether the state may be read now.
 
-        That is so when no suggestion is being computed and nothing waits behind one. It waits for other calls only.
+        That is so when no suggestion is being computed and nothing waits for one. It waits for other calls only.
         """
         if self._computing:
             return False

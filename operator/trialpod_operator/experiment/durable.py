@@ -6,7 +6,7 @@ The process shell and the cluster shell run an experiment as one of these, and s
   there is one, follows within about a second; `commit` waits for it.
 * **In the storage** (`in_storage=True`): the operator's disk goes away with its pod. Actions and answers wait until
   the journal's replica has the event, so everything that was visible outside is in the storage. What is lost with the
-  operator was never visible, and attempts send it again. Results that nobody waits for are committed about once a
+  operator was never visible, and attempts send it again. Results that no attempt waits for are committed about once a
   second; a result at a horizon, a start or an end at once.
 
 Invariants: everything here belongs to the event loop, except the constructor and `open`, which may run in a thread
@@ -332,7 +332,7 @@ class DurableExperiment:
         return answer
 
     def _known_as_released(self, trial_id: str, names: list[str]) -> list[str]:
-        """Return which of these checkpoints the storage knows to be released: who resumes from there needs them not.
+        """Return which of these checkpoints the storage knows to be released: a resuming attempt does not need them.
 
         The attempt asks for the others again after its next checkpoint.
         """
@@ -378,7 +378,7 @@ class DurableExperiment:
         """Have the next `committed` wait for a write that fails when another process has taken the journal over.
 
         Answers that end a process rest on it: what is not known here, such a process may have begun. A write that
-        is under way is no check: it may have been made before this process was stopped for a while.
+        is in progress is no check: it may have been made before this process was stopped for a while.
         """
         if self._in_storage and self._replica is not None:
             self._refuse_when_broken()
@@ -517,7 +517,7 @@ class DurableExperiment:
     # -- from other threads --
 
     def _in_loop(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there are no waiters any more
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _deliver(self, event: AnyEvent) -> None:
@@ -568,7 +568,7 @@ class DurableExperiment:
             waiting = self._waiting.popleft()[1]
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # its waiters get it; nobody waiting is no reason for a warning
+                waiting.exception()  # its waiters get it; without one asyncio would log a warning
 
     def _apply_own(self, event: AnyEvent) -> None:
         """Apply an event that no caller waits for."""

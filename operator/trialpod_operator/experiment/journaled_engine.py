@@ -1,7 +1,7 @@
 """An experiment that survives its process: every event goes through the engine and the journal before it has effects.
 
 Order, for each event: the engine applies it, the journal gets the event with what the engine chose, and
-only then are actions carried out and answers given. So whatever anybody outside has seen is in the journal. A new
+only then are actions carried out and answers given. So whatever has been visible outside is in the journal. A new
 host restores the latest snapshot and replays the records after it.
 
 One thread owns a host and everything in it.
@@ -281,7 +281,7 @@ class JournaledEngine:
         return bytes(decode_snapshot(stored).engine) if stored is not None else None
 
     def records_after(self, position: int) -> Iterator[Record]:
-        """Yield the records behind a position, which the latest snapshot must not be beyond."""
+        """Yield the records after a position, which the latest snapshot must not be beyond."""
         for data in islice(self._journal.records(), position - self._journal.covered, None):
             yield decode_record(data)
 

@@ -111,10 +111,10 @@ def replace_stored(storage: Storage, document: dict[str, Any], refuse: Callable[
     Args:
         storage: the experiment's.
         document: what it is to hold.
-        refuse: raises when it is somebody else's to replace; called when it is known what is replaced.
+        refuse: raises when another process owns it; called when it is known what is replaced.
 
     Raises:
-        KeyChangedError: somebody else has just replaced it.
+        KeyChangedError: another process has just replaced it.
         StorageError: it is not there, or the storage takes nothing.
     """
     _, version = storage.read_version(EXPERIMENT_KEY)

@@ -7,7 +7,7 @@ are cut back to where they were at the latest snapshot and written again from th
 ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before.
 
 Results that cannot be written end no experiment: what is due stays buffered and is retried, a directory that
-somebody removed is created again, and `warn` is called once per trial.
+was removed is created again, and `warn` is called once per trial.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ POLL_S = 1.0
 
 
 class Writer(msgspec.Struct):
-    """Who writes."""
+    """The writing process."""
 
     token: str
     host: str
@@ -56,7 +56,7 @@ class WriterClaim:
 
     Args:
         storage: the experiment's location.
-        me: who claims.
+        me: the process that claims.
         clock: seconds of this machine, for differences only.
         sleep: waits for seconds.
     """

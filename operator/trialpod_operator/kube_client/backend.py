@@ -288,7 +288,7 @@ class KubernetesBackend:
     # -- the start --
 
     def _made(self, request: ExperimentRequest) -> Json:
-        """Return the manifest, without asking anybody for anything."""
+        """Return the manifest, without any request."""
         try:
             namespace = Experiments.connect(self._namespace, context=self._context).namespace
         except InvalidInputError:

@@ -147,7 +147,7 @@ class RemoteCallbacks:
             if not delivered.ended:
                 row = row_of(trial, self._clock())
                 looked.append((delivered, trial, row, self._new_results(delivered, trial, row, final=final)))
-        # Read behind the rows: whatever they show is in the journal by then.
+        # Read after the rows: whatever they show is in the journal already.
         if any(rows or row.attempts > delivered.attempts for delivered, _, row, rows in looked):
             self._values.refresh()
         for delivered, trial, row, rows in looked:

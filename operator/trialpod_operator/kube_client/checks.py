@@ -89,7 +89,7 @@ class Checks:
     # -- the API server --
 
     def server(self) -> Iterator[Finding]:
-        """Is there a cluster, of which version, and who is this.
+        """Check that there is a cluster, of which version, and which user this is.
 
         Raises:
             TrialpodError: it cannot be reached; nothing else is worth a try.
@@ -183,7 +183,7 @@ class Checks:
                 "rights",
                 "bad",
                 f"{self.user} may not {', '.join(missing)} in {space}",
-                f"who runs the cluster gives them: kubectl -n {space} create rolebinding trialpod-users "
+                f"a cluster administrator grants them: kubectl -n {space} create rolebinding trialpod-users "
                 f"--clusterrole=edit --user={self.user}",
             )
         else:
@@ -207,7 +207,7 @@ class Checks:
     # -- the operator --
 
     def operator(self) -> Iterator[Finding]:
-        """Is an operator at work that serves the namespace, and of which version."""
+        """Is an active operator that serves the namespace, and of which version."""
         self.facts = self._api.operator_facts()
         try:
             pods = self._operator_pods()
@@ -297,7 +297,7 @@ class Checks:
         if -SKEW_S <= ago <= 15.0 + SKEW_S:
             yield Finding("operator's Lease", "ok", f"renewed {max(ago, 0.0):.0f} s ago")
         elif ago > 0:
-            text = f"renewed {ago:.0f} s ago: it is not at work, or its node's clock is behind"
+            text = f"renewed {ago:.0f} s ago: it is not active, or its node's clock is behind"
             yield Finding("operator's Lease", "bad", text, "look at its log, and at the time service of its node")
         else:
             text = f"renewed {-ago:.0f} s in the future of this machine's clock"
@@ -413,7 +413,7 @@ class Checks:
             pod = self._client.request("POST", space, body)
         except ApiError as error:
             why = rejection_reason(error.status, error.reason, error.detail, self._clock())
-            if why.reason == Reason.OPERATOR_FORBIDDEN:  # here it is the user who asks
+            if why.reason == Reason.OPERATOR_FORBIDDEN:  # here it is the user's own request
                 yield Finding("pod", "unknown", "you may not create one, so nothing is checked from inside")
             else:
                 yield Finding("pod", "bad", f"a pod is refused: {why.message}", why.remedy)
@@ -446,7 +446,7 @@ class Checks:
             stuck = why is not None and (why.severity == "stuck" or why.reason == Reason.IMAGE_PULL_FAILED)
             if stuck or now - began > timeout_s:
                 text = why.message if why else f"it has not ended after {timeout_s:.0f} s ({phase})"
-                remedy = why.remedy if why else "a longer --timeout, or ask who runs the cluster"
+                remedy = why.remedy if why else "a longer --timeout, or ask a cluster administrator"
                 yield Finding("pod", "bad", text, remedy)
                 return
             self._sleep(POLL_INTERVAL_S)

@@ -295,7 +295,7 @@ class Experiments:
         return {key: str(value) for key, value in notes.items() if key.startswith(f"{names.GROUP}/")}
 
     def operator_silence(self, now: float, uid: str = "") -> str | None:
-        """Return that no operator is at work, or none for an experiment; None when one is, or the user may not know.
+        """Return that no operator is active, or none for an experiment; None when one is, or the user may not know.
 
         Args:
             now: seconds since the epoch.
@@ -310,20 +310,20 @@ class Experiments:
         try:
             lease = self.client.request("GET", path)
         except NotFoundError:
-            return f"no operator is at work: there is no Lease {LEASE} in the namespace {namespace}"
+            return f"no operator is active: there is no Lease {LEASE} in the namespace {namespace}"
         except ApiError:
             return None
         spec = lease.get("spec") or {}
         renewed = dt.datetime.fromisoformat(str(spec["renewTime"])).timestamp() if spec.get("renewTime") else 0.0
         if not spec.get("holderIdentity"):
-            return f"no operator is at work: nobody holds the Lease {LEASE} in the namespace {namespace}"
+            return f"no operator is active: no replica holds the Lease {LEASE} in the namespace {namespace}"
         if now - renewed <= float(spec.get("leaseDurationSeconds") or 15) + LEASE_CLOCK_SKEW_S:
             notes = (lease.get("metadata") or {}).get("annotations") or {}
             if not uid:
                 return None
             unserved = unserved_since(str(notes.get(names.UNSERVED_ANNOTATION) or ""), uid)
             return unserved or handover(str(notes.get(names.SHARDS_ANNOTATION) or ""), uid)
-        return f"no operator is at work: the Lease {LEASE} in {namespace} was renewed {now - renewed:.0f} s ago"
+        return f"no operator is active: the Lease {LEASE} in {namespace} was renewed {now - renewed:.0f} s ago"
 
     def _patch(self, resource: str, name: str, body: Json) -> Json:
         try:

@@ -195,12 +195,12 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def served(pod: Mapping[str, Any]) -> list[str]:
-    """Return the namespaces that an operator looks after; none means all."""
+    """Return the namespaces that an operator serves; none means all."""
     return [part for part in _variables(pod).get(variables.NAMESPACES, "").replace(" ", "").split(",") if part]
 
 
 def serves(pod: Mapping[str, Any], namespace: str) -> bool:
-    """Return whether an operator looks after a namespace."""
+    """Return whether an operator serves a namespace."""
     spaces = served(pod)
     return not spaces or namespace in spaces
 

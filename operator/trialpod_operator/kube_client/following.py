@@ -35,7 +35,7 @@ OBSERVE_TIMEOUT_S = 20.0
 """Maximum time until the operator has written a status; then something is wrong with it."""
 
 STALLED_TIMEOUT_S = 120.0
-"""Maximum time to wait for somebody to correct what has stalled the experiment."""
+"""Maximum time to wait for a user to correct what has stalled the experiment."""
 
 
 def follow(

@@ -203,7 +203,7 @@ def _entry(merged: ConfigNode, kind: str, name: str, source: str) -> ConfigNode:
 
 
 def _ask_plugin(spec: ConfigNode, folder: Path, user: str, where: str) -> None:
-    """Ask a credential plug-in once more, for the error that the client has only logged.
+    """Ask a credential plug-in again, for the error that the client has only logged.
 
     Raises:
         InvalidInputError: it fails.

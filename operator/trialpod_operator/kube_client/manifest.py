@@ -202,7 +202,7 @@ def _say_goal_once(spec: Json, request: ExperimentRequest) -> None:
         spec["mode"] = None  # the search algorithm may have both in its parameters
     if not request.metric and not request.objectives and request.scheduler is not None:
         metric, mode = own_goal(request.scheduler)
-        if isinstance(metric, str) and mode in ("max", "min"):  # else a name that nobody reports would be no error
+        if isinstance(metric, str) and mode in ("max", "min"):  # else a name that no trial reports would be no error
             spec["metric"], spec["mode"] = metric, mode
     for part in ("scheduler", "searchAlgorithm"):
         parameters = (spec[part] or {}).get("parameters")

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 _ADDRESS = "https://trialpod-operator.trialpod-system:8443"
 _IMAGE = "trialpod"
-"""For a pod that nobody starts, where the operator's own is not known here."""
+"""For a pod that is never started, where the operator's own is not known here."""
 
 _NOT_OF_THE_POD = (Reason.OPERATOR_FORBIDDEN, Reason.OPERATOR_UNAUTHORIZED, Reason.FORBIDDEN)
 """Of a user's request these say that the user may not create pods. The operator does."""

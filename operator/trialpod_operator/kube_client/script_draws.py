@@ -50,7 +50,7 @@ def without_generator(spec: Json) -> Json:
 
 
 def draw_here_too(request: ExperimentRequest) -> None:
-    """Have the script's generator continue behind what the operator draws from it, as when trials run here."""
+    """Have the script's generator continue after what the operator draws from it, as when trials run here."""
     search = _search_of(request)
     if search is None or request.num_samples < 0:
         return

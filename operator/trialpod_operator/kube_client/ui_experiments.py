@@ -66,7 +66,7 @@ class DeskExperiments:
             return known
 
     def reads_logs(self, user: User, experiment_id: str) -> bool:
-        """Return True: who runs this may read the files."""
+        """Return True: a user that runs this may read the files."""
         return True
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 It takes a tenth of a second until it is ready, which the parent can spend on its own imports. So this module imports
 nothing heavy.
 
-Invariant: a server that nobody took over is gone after `end`.
+Invariant: a server that was not taken over is gone after `end`.
 """
 
 from __future__ import annotations

@@ -55,5 +55,5 @@ def _described(ref: TrainableRef) -> str:
     if ref.entrypoint is not None:
         return ref.entrypoint.partition(":")[0]
     if ref.command is not None:
-        return "trialpod"  # a runner for the program; that itself is imported by nobody
+        return "trialpod"  # a runner for the program; the module itself is never imported
     return "the Trainable" if ref.source is None else "the manifest's source"

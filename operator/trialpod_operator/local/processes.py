@@ -379,7 +379,7 @@ class ProcessPool:
                 f"(try: {sys.executable} -c 'import trialpod.runner.fork_server.server')"
             )
             self._ready.set_exception(TrialpodError(self._broken))
-            self._ready.exception()  # When nobody waits for it, the exits say it.
+            self._ready.exception()  # Without a waiter, the exits say it.
         if self._preloaded is not None and not self._preloaded.done():
             self._ref = None
             self._preloaded.set_result(

@@ -3,8 +3,8 @@
 It carries out the engine's actions: starts and ends processes within the machine's resources, serves the report
 service on a Unix socket, and sends events to a display. One asyncio loop in one thread owns everything here.
 
-Nobody else runs the experiment: a lock on its directory is held by this process and by every trial process, so it is
-free only when all of them are gone.
+No other process runs the experiment: a lock on its directory is held by this process and by every trial process, so
+it is free only when all of them are gone.
 """
 
 from __future__ import annotations

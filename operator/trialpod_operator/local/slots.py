@@ -4,7 +4,7 @@ Invariants:
 
 * The sum of what is given out never exceeds what there is. Amounts are counted in ten-thousandths, so that no
   rounding adds up (three trials of a third of a GPU fit on one).
-* A whole-GPU trial gets GPUs that nobody else uses; fractions are packed on the fullest GPU that has room, so that
+* A whole-GPU trial gets GPUs that no other trial uses; fractions are packed on the fullest GPU that has room, so that
   whole ones stay free. A trial never gets parts of several GPUs.
 
 Two rules for the environment of a trial:

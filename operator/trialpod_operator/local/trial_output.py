@@ -144,7 +144,7 @@ class OutputFollower:
 
     def _read(self, trial_id: str, followed: _Followed, *, last: bool = False) -> None:
         size = _size(followed.path)
-        if size < followed.offset:  # somebody emptied the file
+        if size < followed.offset:  # the file was truncated
             followed.offset, followed.partial = 0, b""
         data = b""
         if size > followed.offset:

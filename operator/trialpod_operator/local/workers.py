@@ -324,7 +324,7 @@ class Workers:
             asks_again = worker.waiting is not waiting
             if not asks_again:
                 worker.waiting = None
-        # One that died while its request was under way has run nothing of the trial that waits for it, and one that
+        # One that died while its request was in progress has run nothing of the trial that waits for it, and one that
         # has asked again would never see this answer.
         if asks_again or self._workers.get(worker.key) is not worker or not self._pool.is_alive(worker.key):
             self._take_back(waiting)

@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the handler that nobody waits for."""
+        """Cancel the handler whose client has gone."""
         self._lost = self._ended = True
         self._queue.clear()
         self._hold(-self._held)

@@ -21,7 +21,7 @@ class Rate:
 
     Args:
         per_s: tokens per second.
-        burst: tokens that a caller who was quiet for long may take at once.
+        burst: tokens that a caller may take at once after a long pause.
     """
 
     per_s: float
@@ -56,7 +56,7 @@ class RateLimiter:
         """Count a request; return 0.0 if it may continue, else the seconds after which it may.
 
         Args:
-            caller: who asks.
+            caller: the key that is limited.
             size: bytes of the request. One larger than the whole burst passes when the bucket is full.
         """
         now = self._clock()

@@ -73,7 +73,7 @@ class ReportServer:
         try:
             _unlink(name)
             listener.bind(name)
-            # Before it listens nobody can connect, so there is no moment in which others could.
+            # Set before it listens, so there is no moment in which others could connect.
             os.chmod(name, 0o600)
             loop = asyncio.get_running_loop()
             server = await loop.create_unix_server(lambda: Connection(self), sock=listener, backlog=1024)

@@ -1,8 +1,8 @@
 """The TLS handshake of one client, before it becomes a connection of the report server.
 
-asyncio's own TLS servers keep one context for as long as they listen, and nobody sees a client before its handshake
-is over. Here the context is asked for with each client, so a renewed certificate needs no restart, and a client
-counts from its first packet on.
+asyncio's own TLS servers keep one context for as long as they listen, and no code of ours sees a client before its
+handshake is over. Here the context is asked for with each client, so a renewed certificate needs no restart, and a
+client counts from its first packet on.
 
 Invariants: a handshake ends in a connection, or in nothing, within `Limits.handshake_s`; what a client sent together
 with the end of its handshake is not lost.

@@ -31,7 +31,7 @@ class ActionDeniedError(TrialpodError):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks.
+    """The user who sent a request.
 
     Attributes:
         name: for people.
@@ -131,7 +131,7 @@ class Sessions:
 class AllowedHosts:
     """The values of the Host header that are answered: some names, and loopback with any port.
 
-    A port-forward listens on a port that nobody knows before. No page of another name reaches these: its requests
+    A port-forward listens on a port that is chosen at random. No page of another name reaches these: its requests
     have its own name in them.
 
     Args:

@@ -71,7 +71,7 @@ class Server:
 
     Args:
         experiments: what is served.
-        sessions: who has shown who they are.
+        sessions: the browsers that have signed in.
         hosts: the values of the Host header that are answered.
         actions: what may be changed; None: nothing.
         authenticate: finds the user of a request that no link's session has.
@@ -149,14 +149,14 @@ class Server:
 
     async def _page(self, request: Request) -> Response:
         if "token" in request.query_params:
-            return RedirectResponse("/", status_code=303)  # of who has a session already
+            return RedirectResponse("/", status_code=303)  # of a browser that has a session already
         index = STATIC / "index.html"
         if not index.exists():
             return PlainTextResponse("the page's files are not installed; its data is under /api/experiments")
         return FileResponse(index, headers={"cache-control": "no-cache"})
 
     def _session(self, request: Request) -> Response:
-        # Who comes with a header signs in elsewhere, and cannot sign out here.
+        # A user who is identified by a header signs in elsewhere, and cannot sign out here.
         signs_in = bool(self._sign_in) and "authorization" not in request.headers
         known = {"token": request.state.token, "user": request.state.user.name, "signs_in": signs_in}
         return _json({**known, "actions": self._actions is not None})

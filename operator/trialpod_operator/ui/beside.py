@@ -2,7 +2,7 @@
 
 `trialpod run --ui` serves it by a process of its own, so that reading journals for the page takes no time from the
 experiment's event loop. The process ends with the command, however that ends: it reads its standard input, which
-nobody else writes to or keeps open.
+no other program writes to or keeps open.
 """
 
 from __future__ import annotations

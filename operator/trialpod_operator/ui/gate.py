@@ -35,10 +35,10 @@ class Gate:
 
     Args:
         app: what is behind it; it finds `user` and `token` in the request's state.
-        sessions: who has opened a link; None: `authenticate` alone knows who asks.
+        sessions: the browsers that have opened a link; None: only `authenticate` identifies users.
         hosts: the values of the Host header that are answered.
         authenticate: finds the user of a request that no link's session has.
-        public: paths that need no user; with any, who shows none is sent to `SIGN_IN_PATH`.
+        public: paths that need no user; with any, a request without one is sent to `SIGN_IN_PATH`.
         headers: of every answer.
         read_only: only GET and HEAD get through.
     """

@@ -21,7 +21,7 @@ REFRESH_S = 1.0
 """Minimum interval at which a list reads an experiment again."""
 
 MAX_MODELS = 20
-"""Models that are kept; of more experiments, those that nobody looks at are read again when they are asked for."""
+"""Models that are kept; of more experiments, the least recently viewed are dropped, and read again on demand."""
 
 
 _AT_ONCE = 16
@@ -33,7 +33,7 @@ LIST_S = 10.0
 class LocalExperiments:
     """An experiment, or those in a folder or below a prefix of a bucket.
 
-    A bucket is asked which of the two it is when somebody looks; while it does not answer, it is taken for one
+    A bucket is asked which of the two it is when it is viewed; while it does not answer, it is taken for one
     experiment, whose page says why it cannot be read.
 
     Args:
@@ -81,7 +81,7 @@ class LocalExperiments:
         return known
 
     def reads_logs(self, user: User, experiment_id: str) -> bool:
-        """Return True: who runs this may read the files."""
+        """Return True: a user that runs this may read the files."""
         return True
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ def dashboard_app(experiments: Experiments, sessions: Sessions, hosts: frozenset
 
     Args:
         experiments: what is served.
-        sessions: who has shown who they are.
+        sessions: the browsers that have signed in.
         hosts: the values of the Host header that are answered.
     """
     inner = cast(ASGIApp, WSGIMiddleware(wsgi(ExperimentStorage(experiments)), workers=4))

@@ -31,7 +31,7 @@ _READER = User("local")
 
 
 class ReadOnlyError(TrialpodError):
-    """Somebody tried to change an experiment through this storage."""
+    """A caller tried to change an experiment through this storage."""
 
 
 class ExperimentStorage(BaseStorage):

@@ -65,7 +65,7 @@ class Histories:
         """The experiment begins again with a snapshot; what is known of attempts and is not in it stays."""
         known = {(clone.trial_id, clone.time) for clone in self.clones}
         for trial in trials:
-            if trial.trial_id in self._attempts:  # their ends may be in records that nobody has read
+            if trial.trial_id in self._attempts:  # their ends may be in records that were not read
                 self._attempts[trial.trial_id] = _completed(trial, self._attempts[trial.trial_id])
             for decision in trial.decisions if trial.decision_count else ():
                 source = str(decision.reason.get("source_trial", ""))

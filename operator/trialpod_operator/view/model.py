@@ -86,7 +86,7 @@ class NoSuchTrialError(InvalidInputError):
 
 
 class ModelClosedError(TrialpodError):
-    """The model was dropped, for room, while somebody asked it; who serves it makes another."""
+    """The model was dropped, for room, during a request; its server makes another one."""
 
 
 class _Metric:
@@ -196,7 +196,7 @@ class ExperimentModel:
         return self._read_files(budget_s)
 
     def close(self) -> None:
-        """Remove the copy of what is in a bucket, once nobody reads it."""
+        """Remove the copy of what is in a bucket, once it has no reader."""
         with self._lock:
             self._closed = True
             self.location.close()

@@ -1,4 +1,4 @@
-"""Reads an experiment from its directory without changing anything, whether or not it runs, and finds who runs it."""
+"""Reads an experiment from its directory without changing anything, and finds the process that runs it, if any."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Activity:
     """The processes of an experiment's directory.
 
     Attributes:
-        holder: who took its lock last; None when nobody ever did.
+        holder: the process that took its lock last; None when none did.
         runs: whether that process still runs it.
         orphans: processes that it started and that still run although it has ended.
         known: whether this machine can tell; it cannot of an experiment in a bucket.
@@ -201,7 +201,7 @@ class Activity:
 
 
 def activity(directory: Path) -> Activity:
-    """Return who runs the experiment in a directory."""
+    """Return the process that runs the experiment in a directory."""
     holder = read_holder(directory)
     users = lock_users(directory)
     runs = holder is not None and holder.host == socket.gethostname() and is_lock_user(directory, holder.pid)
@@ -209,7 +209,7 @@ def activity(directory: Path) -> Activity:
 
 
 def live_view(location: str, *, rows: int | None) -> tuple[ExperimentView, Activity]:
-    """Return an experiment as it is: one with work left that nobody runs is interrupted.
+    """Return an experiment as it is: one with work left that no process runs is interrupted.
 
     Args:
         location: its directory, or the URI where it is kept, of which this machine has no processes.
@@ -221,7 +221,7 @@ def live_view(location: str, *, rows: int | None) -> tuple[ExperimentView, Activ
 
 
 def activity_at(location: str) -> Activity:
-    """Return who runs an experiment; ask before it is read, so that one that ends meanwhile has its last state."""
+    """Return the process that runs an experiment; asked before it is read, an end meanwhile loses no last state."""
     folder = local_folder(location)
     return Activity(None, runs=False, known=False) if folder is None else activity(folder)
 
@@ -231,7 +231,7 @@ def current_view(experiment: ReadExperiment, found: Activity, rows: int | None, 
 
     Args:
         experiment: what is recorded.
-        found: who runs it, asked before it was read.
+        found: the process that runs it, asked for before it was read.
         rows: at most so many trials; None = all.
         now: in seconds since the epoch. The time of an interrupted experiment ends with its latest record.
     """

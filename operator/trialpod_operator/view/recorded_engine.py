@@ -58,7 +58,7 @@ class RecordedEngine:
 
         Args:
             update: that.
-            observe: called with each record and what followed from it, behind the record's own effect.
+            observe: called with each record and what followed from it, after the record's own effect.
 
         Raises:
             JournalError: a record cannot be read by this version.

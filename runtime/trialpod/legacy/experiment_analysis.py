@@ -76,7 +76,7 @@ class ExperimentAnalysis:
         default_mode: "max" or "min", the same.
         trials: for scripts that give it; the trials are read from the experiment.
         storage_filesystem: as for RunConfig; the path is in it.
-        backend: who reads the experiment; None as for `Tuner`.
+        backend: what reads the experiment; None as for `Tuner`.
 
     Raises:
         InvalidInputError: there is no experiment, or the mode is another one.
@@ -251,7 +251,8 @@ class ExperimentAnalysis:
             mode: "max" or "min"; None takes the experiment's, and under the name ``ray`` the last result.
 
         Raises:
-            InvalidInputError: a mode without a metric or the reverse, another mode, or a metric that nobody reported.
+            InvalidInputError: a mode without a metric or the reverse, another mode, or a metric that no trial
+                reported.
         """
         from trialpod.tune.result_grid import ResultGrid
 

@@ -287,7 +287,7 @@ def _resume(where: str, resume: bool | str | None) -> tuple[str, tuple[bool, boo
         return "LOCAL", _MODIFIERS[""]
     text = resume.upper() if isinstance(resume, str) else ""
     if text.startswith("PROMPT"):
-        raise NotSupportedError(f"{where}(resume={resume!r}): nobody is asked; give True, or 'AUTO'")
+        raise NotSupportedError(f"{where}(resume={resume!r}): there is no prompt; give True, or 'AUTO'")
     base, _, modifier = text.partition("+")
     if base in ("ERRORED_ONLY", "RESTART_ERRORED_ONLY") and not modifier:
         base, modifier = "LOCAL", base

@@ -322,7 +322,7 @@ class AttemptLink:
             answer = self._client.call("report", self._client.encode(request), self._read)
         except TransportError:
             # The server may have received the batch or not; its next answer, or that of another server, will say.
-            self._max_unreceived = sys.maxsize  # a trial trains on while nobody answers
+            self._max_unreceived = sys.maxsize  # a trial continues to train without an answer
             return
         except RefusedError as error:
             with self._lock:

@@ -11,7 +11,7 @@ Invariants:
 * No call is made before the moment that the server asked to wait for (Retry-After).
 * Of several servers one serves the experiment. The answer 421 names it, and calls go there until it does not answer
   or refuses for now; then they go to the address again, whose servers know better.
-* One connection per process, used under one lock. Nobody sleeps while holding it.
+* One connection per process, used under one lock. It is never held while sleeping.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReportClient:
     Args:
         address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
         experiment: the experiment's name; "namespace/name" in a cluster.
-        token_file: holds the token that says who this process is; read again whenever it changes.
+        token_file: holds the token that identifies this process; read again whenever it changes.
         ca_file: certificates to trust for https instead of the system's; read again for each connection.
         clock: monotonic seconds.
         sleep: waits that many seconds.
@@ -149,7 +149,7 @@ class ReportClient:
         except TransportError as error:
             delay = self._backoff.failed()
             if asked_s := min(self._connection.retry_after_s or 0.0, _MAX_RETRY_AFTER_S):
-                # Who says when it is worth asking again knows better than the number of failures.
+                # An answer that says when to retry knows better than the number of failures.
                 delay = asked_s if status == _UNAVAILABLE else max(delay, asked_s)
             self.not_before = self.clock() + delay
             self._complain(error)

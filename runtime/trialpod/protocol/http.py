@@ -8,8 +8,8 @@ time limit for a whole answer.
 Invariants:
 
 * A call ends within its time, also when the server continues to send a byte now and then; and after `SILENCE_S` in
-  which nothing comes, not even the sign that the server is at work: one that is stopped, or hangs, has the kernel
-  acknowledge what it is sent, and somebody else may have taken over long ago.
+  which nothing comes, not even the sign that the server is active: one that is stopped, or hangs, has the kernel
+  acknowledge what it is sent, and another process may have taken over long ago.
 * A body has a Content-Length, in both directions; anything else is refused, never guessed.
 * After any error, or an exception out of a signal handler, the connection is closed: half an answer can never be
   taken for the answer to the next request.
@@ -35,7 +35,7 @@ SILENCE_S = 7.5
 _MAX_INTERIM = 256
 _KEEPALIVE_S, _KEEPALIVE_PROBES = 5, 2
 _UNACKNOWLEDGED_MS = 10_000
-"""A connection whose packets nobody acknowledges is given up: TCP would try it again ever later, and after a break of
+"""A connection whose packets are not acknowledged is given up: TCP would retry ever later, and after a break of
 the network continue only when that was over for as long as it had lasted. A slow server acknowledges, also the
 probes, which find out when it is the answer that was lost."""
 
@@ -127,7 +127,7 @@ class Connection:
             if error.errno:
                 what = "cannot be reached"
             elif timeout > self._silence_s and time.monotonic() - began < timeout:
-                what = f"did not answer {path}, nor say that it is at work, for {self._silence_s:g} s"
+                what = f"did not answer {path}, nor say that it is active, for {self._silence_s:g} s"
             else:
                 what = f"did not answer {path} within {timeout:g} s"
             raise TransportError(f"{self.address} {what}") from None

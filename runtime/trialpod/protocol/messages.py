@@ -26,7 +26,7 @@ Invariants:
   those that an answer calls `deletable`. The server forgets a checkpoint before it says so, and refuses while another
   trial is to start from it: so nothing that an attempt may still have to read is ever removed.
 * Of several servers one serves an experiment. Another answers 421 with that one's address, and an attempt asks there
-  until it gets no answer; then it asks at its first address again. 503 with a Retry-After: nobody serves it.
+  until it gets no answer; then it asks at its first address again. 503 with a Retry-After: no replica serves it.
 * Unknown fields are ignored; a field that changes the meaning of others comes with a new version.
 """
 

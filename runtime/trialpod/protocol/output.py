@@ -34,7 +34,7 @@ def sections(text: str, *, whole: bool = True) -> list[Section]:
 
     Args:
         text: the output.
-        whole: it is there from its beginning; else what comes before the first such line is nobody's.
+        whole: it is there from its beginning; else what comes before the first such line is ignored.
     """
     marks = list(_MARK.finditer(text))
     found = []

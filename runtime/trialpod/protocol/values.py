@@ -107,7 +107,7 @@ class MetricsEncoder:
     def encode(self, value: Any) -> bytes:
         """Return a result as MessagePack.
 
-        A metric that cannot be pickled is replaced by its text, if there is somebody to warn; see `__init__`.
+        A metric that cannot be pickled is replaced by its text, if there is a caller to warn; see `__init__`.
 
         Raises:
             NotPicklableError: a value cannot be pickled; the message has its key.

@@ -1,7 +1,7 @@
 """Keeps the other files that a trial writes into its directory, when checkpoints are stored elsewhere.
 
-Files are copied after each checkpoint, from time to time, and once more at the end of the attempt; only those that
-have changed since. What the experiment writes itself is left out: it is copied by who runs the experiment.
+Files are copied after each checkpoint, from time to time, and again at the end of the attempt; only those that
+have changed since. What the experiment writes itself is left out: the process that runs the experiment copies it.
 
 Invariants: a file that cannot be copied ends no trial; the first ones are named, each in one warning. Nothing is
 copied once the attempt is superseded or its experiment deleted.

@@ -74,7 +74,7 @@ def run(
         runner: the identity that its parent gave to this process.
         address: of the report service, ``unix:/path``, ``http://host:port`` or ``https://host:port``.
         experiment: the experiment's name; "namespace/name" in a cluster.
-        token_file: holds the token that says who this process is; None sends none.
+        token_file: holds the token that identifies this process; None sends none.
         ca_file: certificates to trust for https instead of the system's.
         node_ip: address of the machine, where it is known.
         on_end: called with the end of each attempt, before the report service is.

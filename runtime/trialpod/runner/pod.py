@@ -198,7 +198,7 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, 
             again=follows,
         )
         if message.failed:
-            status = status or 1  # the operator knows already; this is for who looks at the pod
+            status = status or 1  # the operator knows already; this is for a user who looks at the pod
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except TrialpodError as error:

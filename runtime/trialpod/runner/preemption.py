@@ -37,8 +37,8 @@ class PreemptionWatch:
     """Turns SIGTERM into `Attempt.preempt`. Make one per process, in the main thread.
 
     Args:
-        idle_status: the exit status for a SIGTERM while no attempt runs; None dies of the signal, so that who has
-            just given this process an attempt sees that it was taken away.
+        idle_status: the exit status for a SIGTERM while no attempt runs; None dies of the signal, so that a server
+            that has just given this process an attempt sees that it was taken away.
     """
 
     def __init__(self, idle_status: int | None = None) -> None:

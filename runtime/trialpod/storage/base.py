@@ -43,11 +43,11 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageDeniedError(StorageUnavailableError):
-    """The storage knows the caller and denies access until somebody grants the right."""
+    """The storage knows the caller and denies access until the right is granted."""
 
 
 class StorageCredentialsError(StorageUnavailableError):
-    """The storage refuses the keys until somebody sets others."""
+    """The storage refuses the keys until others are set."""
 
 
 class Storage(Protocol):

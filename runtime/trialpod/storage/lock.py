@@ -1,7 +1,7 @@
 """One live owner per experiment directory.
 
 Own code: filelock (4.2.12) unlocks explicitly at a release (``LOCK_UN``), which takes the lock from the child
-processes that inherited its descriptor, and it says neither who holds a lock nor who has it open.
+processes that inherited its descriptor, and it says neither which process holds a lock nor which ones have it open.
 
 Invariants:
 

@@ -1,8 +1,8 @@
 """Folders on the local disk, for copies of checkpoints and for sockets, which do not outlive their process for long.
 
 A folder is held by a lock (``flock``) on a file in it, which ends with the process, however that ends. The process
-that makes the next folder beside it removes those that nobody holds. Process ids would not do: containers that share
-the disk do not see each other's.
+that makes the next folder beside it removes those that no process holds. Process ids would not do: containers that
+share the disk do not see each other's.
 
 Invariant: a folder gets its final name after its lock is held, so a folder that can be locked has no owner any more.
 Until then it has a temporary name, and is removed after a minute. A folder that is removed gets another name first: a

@@ -282,7 +282,7 @@ class _History:
         how, last = rng.random(), {"loss": loss, "training_iteration": 3}
         if how < 0.15:
             self.search.on_trial_complete(trial, None, error=True)
-            if how < 0.05:  # it was tried once more
+            if how < 0.05:  # it was retried
                 self.search.on_trial_complete(trial, last)
         elif how < 0.4:
             self.search.on_trial_stopped(trial, last)

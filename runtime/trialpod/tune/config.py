@@ -201,7 +201,7 @@ class TuneConfig:
             `reset_config`.
         trial_name_creator: called with a `NewTrial`, returns the trial's name; its directory's name begins with it.
         trial_dirname_creator: called with a `NewTrial`, returns the name of the trial's directory. Of equal names
-            the later ones get the trial's id behind them.
+            the trial's id is appended to the later ones.
         seed: makes the default search repeatable. Ray has no such argument; there it is an argument of the
             search algorithm, which works here too.
         chdir_to_trial_dir: whether trials run in their own directories; False leaves them in that of the script,

@@ -47,6 +47,6 @@ class ExperimentOutcome:
     objectives: list[Objective] = field(default_factory=list)  # of a list of metrics
     uri: str = ""  # where it is stored when that is not only `path`
     broken: str = (
-        ""  # why it could not continue as an experiment: a metric that nobody reported, an algorithm's error
+        ""  # why it could not continue as an experiment: a metric that no trial reported, an algorithm's error
     )
     trials: Sequence[TrialOutcome] = field(default_factory=list)  # in order of creation

@@ -115,11 +115,11 @@ class Metrics(dict[str, Any]):
 
 
 def unknown_metric(name: str, reported: Sequence[str]) -> str:
-    """Return the sentence for a metric that nobody reported."""
+    """Return the sentence for a metric that no trial reported."""
     guess = nearest(name, reported)
     hint = f" Did you mean {guess!r}?" if guess else ""
     shown = [metric for metric in reported if metric not in _UNINTERESTING]
-    return f"nobody reported the metric {name!r}.{hint} Reported: {', '.join(shown or reported) or 'nothing'}"
+    return f"no trial reported the metric {name!r}.{hint} Reported: {', '.join(shown or reported) or 'nothing'}"
 
 
 class Result:
@@ -304,7 +304,7 @@ def facts_of(trial: TrialOutcome) -> dict[str, Any]:
 
 
 class ExperimentFailedError(InvalidInputError):
-    """An experiment could not continue: nobody reports its metric, or one of its algorithms raised an error."""
+    """An experiment could not continue: no trial reports its metric, or one of its algorithms raised an error."""
 
 
 class NoResultError(TrialpodError, RuntimeError):
@@ -312,7 +312,7 @@ class NoResultError(TrialpodError, RuntimeError):
 
 
 class NoSuchResultError(InvalidInputError, NoResultError):
-    """What was asked for has no result: a folder that is not a trial's, a metric that nobody reported."""
+    """What was asked for has no result: a folder that is not a trial's, a metric that no trial reported."""
 
 
 _UNINTERESTING = frozenset(

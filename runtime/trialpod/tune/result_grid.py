@@ -224,7 +224,7 @@ class ResultGrid(Sequence[Result]):
             filter_mode: "max" or "min"; None takes the experiment's.
 
         Raises:
-            InvalidInputError: a mode without a metric or the reverse, a metric that nobody reported, or pandas is
+            InvalidInputError: a mode without a metric or the reverse, a metric that no trial reported, or pandas is
                 not installed.
         """
         where = "ResultGrid.get_dataframe"

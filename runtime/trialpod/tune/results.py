@@ -193,7 +193,7 @@ def _score_as_ray(values: Sequence[float], scope: str, mode: str, *, finite_only
 
 
 class RepeatStatistics(NamedTuple):
-    """What the repeats of a config showed: trials that run it once more, from the start.
+    """What the repeats of a config showed: trials that run it again, from the start.
 
     Attributes:
         mean: of their last values.

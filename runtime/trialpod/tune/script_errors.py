@@ -1,6 +1,6 @@
 """What a script or a notebook shows when trialpod refuses something: the sentence, without a traceback.
 
-Exceptions stay exceptions: who catches them sees nothing of this. Only what nobody catches comes here: in a script by
+Exceptions stay exceptions: code that catches them sees nothing of this. Only uncaught ones come here: in a script by
 ``sys.excepthook``, which also has interrupts, in a notebook by the method that IPython looks for in exceptions.
 Debuggers have their own ways to show exceptions, which are left alone. TRIALPOD_DEBUG=1 shows the traceback as well.
 """
@@ -28,7 +28,7 @@ _handled: set[int] = set()
 
 
 def install() -> None:
-    """Show refusals in scripts as a sentence, unless somebody shows exceptions in a way of their own."""
+    """Show refusals in scripts as a sentence, unless the script has an exception hook of its own."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
     if "IPython" in sys.modules:

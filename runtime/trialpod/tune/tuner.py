@@ -613,7 +613,7 @@ def _free(location: Location, backend: Backend) -> Location:
 
 
 def _default_if_exists() -> str:
-    """Return what becomes of results that are there already when nobody says it: under Ray's name what Ray does."""
+    """Return what happens to existing results when the script does not say it: under Ray's name what Ray does."""
     from trialpod.compat import ray
 
     return "add" if ray.installed() else "resume"

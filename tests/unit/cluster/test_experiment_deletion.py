@@ -136,7 +136,7 @@ class TestDeletedBeforeItsFirstWrite:
         world.storage.before = before
         return deleted
 
-    @pytest.mark.parametrize("closed", [False, True], ids=["at work", "being closed"])
+    @pytest.mark.parametrize("closed", [False, True], ids=["active", "being closed"])
     def test_operator_releases_its_claim(self, play: Play, closed: bool) -> None:
         async def scenario(world: World) -> None:
             tasks: list[asyncio.Task[Any]] = []

@@ -17,7 +17,7 @@ class Client:
     def __init__(self) -> None:
         self.user_agent = "test"
         self.configuration = SimpleNamespace(host="https://server")
-        self.under_way: Counter[str] = Counter()
+        self.in_progress: Counter[str] = Counter()
         self.answers = asyncio.Event()
 
     async def update_params_for_auth(self, *_: Any) -> None:
@@ -25,7 +25,7 @@ class Client:
 
     async def call_api(self, _method: str, url: str, **_: Any) -> Any:
         kind = url.rpartition("/")[2]
-        self.under_way[kind] += 1
+        self.in_progress[kind] += 1
         await self.answers.wait()
 
         async def read() -> bytes:
@@ -45,15 +45,15 @@ def test_token_burst_delays_no_pod_and_never_the_lease() -> None:
         kube = Kube(client)
         reviews = [asyncio.ensure_future(kube.review_token(f"t{n}", "trialpod.dev")) for n in range(1000)]
         await run_pending()
-        assert client.under_way["tokenreviews"] == DEDICATED_LIMITS["/apis/authentication.k8s.io/"]
+        assert client.in_progress["tokenreviews"] == DEDICATED_LIMITS["/apis/authentication.k8s.io/"]
         lists = [asyncio.ensure_future(kube.request("GET", paths.pods("team"))) for _ in range(100)]
         await run_pending()
-        assert client.under_way["pods"] == PARALLEL
+        assert client.in_progress["pods"] == PARALLEL
         lease = asyncio.ensure_future(kube.request("GET", paths.leases("team")))
         await run_pending()
-        assert client.under_way["leases"] == 1
+        assert client.in_progress["leases"] == 1
         client.answers.set()
         await asyncio.gather(*reviews, *lists, lease)
-        assert client.under_way == {"tokenreviews": 1000, "pods": 100, "leases": 1}
+        assert client.in_progress == {"tokenreviews": 1000, "pods": 100, "leases": 1}
 
     asyncio.run(test())

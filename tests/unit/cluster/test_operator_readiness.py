@@ -76,7 +76,7 @@ class TestReadiness:
             async with waiting(kube, 1, lambda _: any(path.endswith(operator.LEASE_NAME) for path in reads)) as made:
                 ready, why = made.readiness()
                 assert not ready
-                assert "another operator is at work" in why
+                assert "another operator is active" in why
                 assert made.liveness()[0]
 
         asyncio.run(test())

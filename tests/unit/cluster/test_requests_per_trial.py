@@ -40,7 +40,7 @@ def test_status_of_a_trial_that_begins_counts_as_its_progress(play: Play) -> Non
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 1.0), (32, 1.0), (64, 2.0), (1_000, 3.0)])
-def test_status_is_written_less_often_with_many_under_way(attempts: int, seconds: float) -> None:
+def test_status_is_written_less_often_with_many_in_progress(attempts: int, seconds: float) -> None:
     assert writer.interval_s(attempts) == seconds
 
 

@@ -140,7 +140,7 @@ def test_the_lease_tells_version_and_life_of_the_operator(server: ApiServer, tri
     assert "operator: trialpod 0.1.9 is ready" in text
     assert "fine   operator's Lease: renewed" in text
     server.routes["GET", path] = {**lease, "spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}}
-    assert "it is not at work" in trialpod("check", "--no-pod", status=1)
+    assert "it is not active" in trialpod("check", "--no-pod", status=1)
     server.routes["GET", path] = {**lease, "metadata": {"annotations": {"trialpod.dev/version": "0.9.0"}}}
     assert 'pip install "trialpod==0.9.0"' in trialpod("check", "--no-pod", status=1)
 

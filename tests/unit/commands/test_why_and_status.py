@@ -218,7 +218,7 @@ class TestNoOperator:
         [
             ({"holderIdentity": "a", "renewTime": "2026-01-01T10:00:00.000000Z"}, "was renewed"),
             (None, "there is no Lease"),
-            ({"holderIdentity": "", "renewTime": "2026-01-01T10:00:00.000000Z"}, "nobody holds the Lease"),
+            ({"holderIdentity": "", "renewTime": "2026-01-01T10:00:00.000000Z"}, "no replica holds the Lease"),
         ],
     )
     def test_is_said(self, server: ApiServer, trialpod: Run, command: str, lease: Json | None, words: str) -> None:
@@ -227,7 +227,7 @@ class TestNoOperator:
         if lease is not None:
             server.routes["GET", LEASE] = {"spec": {"leaseDurationSeconds": 15, **lease}}
         text = trialpod(command, "climb")
-        assert "no operator is at work" in text
+        assert "no operator is active" in text
         assert words in text
         assert "no obstacle is known" not in text
 

@@ -91,7 +91,7 @@ def test_the_names_of_older_versions_mean_the_same(used: Any, tmp_path: Path) ->
         ({"storage_filesystem": 3, "storage_path": "a"}, NotSupportedError, "a int is not supported"),
         ({"trial_executor": 3}, NotSupportedError, "trial_executor is not supported"),
         ({"config": [1]}, InvalidInputError, "must be a dict of parameter names"),
-        ({"resume": "PROMPT"}, NotSupportedError, "nobody is asked"),
+        ({"resume": "PROMPT"}, NotSupportedError, "there is no prompt"),
         ({"resume": "AUT", "name": "x"}, InvalidInputError, "did you mean 'AUTO'"),
         ({"resume": True}, InvalidInputError, "pass name="),
         ({"resume_config": {}, "name": "x"}, InvalidInputError, r"must be a tune\.ResumeConfig, not dict"),

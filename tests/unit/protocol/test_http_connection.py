@@ -214,7 +214,7 @@ def test_silent_server_is_given_up_long_before_the_timeout(tmp_path: Path) -> No
     began = time.monotonic()
     with (
         one_that_says(tmp_path, WORKING) as address,
-        pytest.raises(TransportError, match=r"did not answer /x, nor say that it is at work, for 0.3 s"),
+        pytest.raises(TransportError, match=r"did not answer /x, nor say that it is active, for 0.3 s"),
     ):
         Connection(address, silence_s=0.3).post("/x", b"")
     assert time.monotonic() - began < 60.0
@@ -222,7 +222,7 @@ def test_silent_server_is_given_up_long_before_the_timeout(tmp_path: Path) -> No
 
 def test_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
     began = time.monotonic()
-    with one_that_says(tmp_path) as address, pytest.raises(TransportError, match=r"nor say that it is at work"):
+    with one_that_says(tmp_path) as address, pytest.raises(TransportError, match=r"nor say that it is active"):
         Connection(address, silence_s=0.3).post("/x", bytes(8_000_000))
     assert time.monotonic() - began < 60.0
 

@@ -144,7 +144,7 @@ def test_nothing_but_nan_is_an_error_that_says_so(tmp_path: Path) -> None:
 def test_unknown_metric_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         grid(tmp_path, [[1.0], [2.0]]).get_best_result("lost", "min")
-    assert "nobody reported the metric 'lost'. Did you mean 'loss'?" in str(caught.value)
+    assert "no trial reported the metric 'lost'. Did you mean 'loss'?" in str(caught.value)
     assert "Reported: group/x, loss, training_iteration" in str(caught.value)
 
 

@@ -229,5 +229,5 @@ def _down() -> None:
     for folder in (layout.STATE, layout.RUN):
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
-            # Something was written while it was removed: once more, and say what stays.
+            # Something was written while it was removed: again, and say what stays.
             run(["rm", "-rf", "--one-file-system", folder])

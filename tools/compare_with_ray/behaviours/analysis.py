@@ -75,7 +75,7 @@ def of_a_run(folder: str) -> dict[str, Any]:
         "get_best_checkpoint": lambda: open(f"{analysis.get_best_checkpoint(best, 'loss', 'max').path}/n").read(),
         "get_best_checkpoint min": lambda: open(f"{analysis.get_best_checkpoint(best, 'loss', 'min').path}/n").read(),
         "get_last_checkpoint": lambda: open(f"{analysis.get_last_checkpoint(best).path}/n").read(),
-        "get_last_checkpoint of nobody": lambda: open(f"{analysis.get_last_checkpoint().path}/n").read(),
+        "get_last_checkpoint of no trial": lambda: open(f"{analysis.get_last_checkpoint().path}/n").read(),
         "get_trial_checkpoints_paths": lambda: len(analysis.get_trial_checkpoints_paths(best, "loss")),
         "again: best_config": lambda: again.best_config,
         "again: trials": lambda: sorted(str(trial.config) for trial in again.trials),

@@ -103,7 +103,7 @@ def actors(folder: str) -> dict[str, Any]:
         "an error": lambda: ray.get(counter.fail.remote()),
         "after an error": lambda: ray.get(counter.add.remote(0)),
         "by name": lambda: [ray.get(named.add.remote()), ray.get(ray.get_actor("named").add.remote())],
-        "an unknown name": lambda: ray.get_actor("nobody"),
+        "an unknown name": lambda: ray.get_actor("missing"),
         "a missing method": lambda: counter.nothing.remote(),
         "called directly": lambda: Counter(),
         "a method called directly": lambda: counter.add(),

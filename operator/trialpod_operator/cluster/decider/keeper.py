@@ -190,7 +190,7 @@ class DeciderKeeper:
         if queue.deciding:
             if since is None or now - since < LATE_S:
                 return None
-            message = f"the experiment's own deciding code has been at work for {now - since:.0f} s; {_WAIT}"
+            message = f"the experiment's own deciding code has been running for {now - since:.0f} s; {_WAIT}"
             return Problem(reason=Reason.DECIDER_LATE, message=message)
         if queue.problem is not None:
             return Problem(

@@ -1,6 +1,6 @@
 """The text of a scrape: the process's instruments, and how things stand now, read from what the watches have shown.
 
-A finished experiment has no series of its own any more. Of several operators at work each shows the trials and usage
+A finished experiment has no series of its own any more. Of several active operators each shows the trials and usage
 of its own experiments, so that sums over them are right.
 """
 
@@ -87,7 +87,7 @@ def page(
         accounts: of them, and of those that have just finished.
     """
     families = [
-        GaugeMetricFamily("trialpod_active", "1 when this operator is at work, 0 when it waits.", active),
+        GaugeMetricFamily("trialpod_active", "1 when this operator is active, 0 when it waits.", active),
         *_shard_families(shards or {}, unserved or {}),
         GaugeMetricFamily("trialpod_queue_depth", "Experiments that wait for a reconcile pass.", queue_depth),
         GaugeMetricFamily("trialpod_open_experiments", "Experiments whose engine is in memory.", open_count),

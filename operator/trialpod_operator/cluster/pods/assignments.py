@@ -31,7 +31,7 @@ class Assignments:
 
     def __init__(self, pods: ExperimentPods) -> None:
         self._pods = pods
-        self._held: dict[asyncio.Future[AssignmentAnswer], None] = {}  # answers that somebody waits for, in order
+        self._held: dict[asyncio.Future[AssignmentAnswer], None] = {}  # answers that a pod waits for, in order
         self._closed = False
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
@@ -99,7 +99,7 @@ class Assignments:
         if metadata.get("uid") != caller.pod_uid:
             binding = self._pods.bindings.get(trial_id)
             if binding is not None and not binding.assigned and self._pods.cache.deleted_pod(caller.pod_uid) is None:
-                # Nobody has asked for the attempt yet: the caller may be the pod recreated, which is not seen yet.
+                # The attempt was not asked for yet: the caller may be the pod recreated, which is not seen yet.
                 raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
             return f"pod {caller.pod_name} is another one than the caller"
         which = pod_key(pod)

@@ -45,7 +45,7 @@ class PodBinding:
     sigterm_by: float = 0.0  # and why it sent SIGTERM
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
-    adopted: bool = False  # it was under way when this operator opened the experiment
+    adopted: bool = False  # it was in progress when this operator opened the experiment
     not_before: float = 0.0  # when its pod may be recreated
     group: Group | None = None  # of the pod and its workers
     named: tuple[int, str, str] | None = None  # `pod_attempt`, `pod_trial`, and the pod's name that follows from them
@@ -104,7 +104,7 @@ def labelled_for(pod: Object, binding: PodBinding) -> bool:
 
 
 def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
-    """Return the binding of an attempt that was under way when the operator started.
+    """Return the binding of an attempt that was in progress when the operator started.
 
     Args:
         key: "namespace/name" of the experiment.

@@ -119,7 +119,7 @@ class PodBindings:
         self._take_over()
 
     def _take_over(self) -> None:
-        """Find the pods of the attempts that were under way."""
+        """Find the pods of the attempts that were in progress."""
         pods = self._pods
         state = pods.durable.engine.state
         for trial in state.get_trials():
@@ -204,7 +204,7 @@ class PodBindings:
             self._pods.attention.record_removal(now, len(self._pods.bindings))
 
     @property
-    def under_way(self) -> Collection[str]:
+    def in_progress(self) -> Collection[str]:
         """Ids of the trials that have an attempt which should have a pod."""
         return self._pods.bindings.keys()
 
@@ -496,7 +496,7 @@ class PodBindings:
             self._pods.durable.apply(CapacityObserved(slots=found))
 
     def observe_capacity(self, settings: Settings) -> None:
-        """Say how many attempts may be under way; before settings are applied, as they will be."""
+        """Say how many attempts may be in progress; before settings are applied, as they will be."""
         now, spec = self._pods.clock(), self._pods.experiment().spec
         pods, placed, queued = [], 0, bool(queues.queue_of(spec.template))
         for binding in self._pods.bindings.values():

@@ -32,7 +32,7 @@ class PodDiagnostics:
     def __init__(self, experiment_pods: ExperimentPods) -> None:
         self._pods = experiment_pods
         self._latest: dict[str, str] = {}  # by pod name: the kubelet's latest warning about it
-        self._queue_says = ""  # of the pod that waits first in its queue; the others are behind it
+        self._queue_says = ""  # of the pod that waits first in its queue; the others come after it
         self._polled_at = 0.0
 
     def waits(self, now: float) -> list[tuple[Trial, PendingReason]]:
@@ -203,7 +203,7 @@ class AttemptEndings:
         for binding in look.bindings:
             contact = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
             if now - contact < MISSING_S:
-                continue  # the least that anybody's patience lasts
+                continue  # the shortest patience there is
             pod = self._pods.own_pod(binding)
             if not binding.assigned and pod is None and not binding.created_at:
                 continue

@@ -1,7 +1,7 @@
-"""Takes away the pods that no attempt needs any more: finished ones with their log kept first, others in due time.
+"""Deletes the pods that no attempt needs any more: finished ones once their log is kept, others in due time.
 
-While attempts are under way, finished pods are taken away beside the passes, which never wait for a log: nothing else
-is done with such a pod, and one such task runs at a time. It ends with the bindings (`close`).
+While attempts are in progress, finished pods are deleted outside of the passes, which never wait for a log: nothing
+else is done with such a pod, and one such task runs at a time. It ends with the bindings (`close`).
 
 Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
 without, after a while (`logs.LOG_TIMEOUT_S`). Owned by the event loop.
@@ -46,7 +46,7 @@ class PodGarbageCollector:
         key: "namespace/name" of the experiment.
         work: acts at the API server.
         cache: what the watches have shown.
-        again: asks for another pass: there may be more to take away.
+        again: asks for another pass: there may be more to delete.
     """
 
     def __init__(self, key: str, work: PodWork, cache: ObjectCache, again: Callable[[], None] = lambda: None) -> None:
@@ -97,7 +97,7 @@ class PodGarbageCollector:
         """
         self._work.logs.forget_deleted()
         finished: list[Object] = []
-        leaving: list[Object] = []  # drained, or deleted by somebody: they go, with their logs, once they have exited
+        leaving: list[Object] = []  # drained, or deleted by a user: removed, with their logs, once they have exited
         present = set()
         for pod in self._cache.pods(self._key):
             metadata = pod["metadata"]
@@ -148,7 +148,7 @@ class PodGarbageCollector:
             if await self._collect(finished, trials) < len(finished):
                 await asyncio.sleep(LOG_AGAIN_S)
         except (ApiError, NotServedError, StorageError) as error:
-            logger.info("finished pods of %s cannot be taken away yet: %s", self._key, error)
+            logger.info("finished pods of %s cannot be deleted yet: %s", self._key, error)
             await asyncio.sleep(max(LOG_AGAIN_S, getattr(error, "retry_after_s", 0.0)))
         finally:
             self._beside = None

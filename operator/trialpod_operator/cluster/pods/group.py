@@ -1,4 +1,4 @@
-"""The pods of an attempt that has several: who waits for whom, and what ended them all. Pure.
+"""The pods of an attempt that has several: which waits for which, and what ended them all. Pure.
 
 An attempt of a trial with `spec.workers` is a group: a head (rank 0), which speaks for it, and workers. Nothing of
 the user's runs before all of them ask for their work; and the attempt ends when its head has ended, once.
@@ -6,8 +6,8 @@ the user's runs before all of them ask for their work; and the attempt ends when
 Of everything that went wrong in a group only the first cause counts, and it is often another pod's: when a node takes
 a worker away, the head's own code fails of a broken connection. So a disruption of any pod explains every failure
 that comes with it, and a failure of any of them is believed only after all workers were checked. Which of
-several failures came first nobody can say, because times in pods are in seconds: then the head's is reported with the
-one of a worker that looks least like a lost connection.
+several failures came first cannot be known, because times in pods are in seconds: then the head's is reported with
+the one of a worker that looks least like a lost connection.
 
 Owned by the event loop.
 """

@@ -219,7 +219,7 @@ class PodLogs:
         if known is None:
             asked = self._kube.pod_log(self._namespace, name, container, MAX_LOG_BYTES, since)
             known = readings[container, since] = _Reading(phase, asyncio.ensure_future(asked))
-            # Nobody may ask any more.
+            # Requests are not accepted any more.
             known.task.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
         if not known.task.done():

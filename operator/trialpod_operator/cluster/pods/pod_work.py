@@ -112,9 +112,9 @@ class PodWork:
         self.logs = PodLogs(owner.namespace, self._key, kube, cache, clock, logs)
         self.rejections = Rejections()
         self.deleted: set[str] = set()
-        """Uids of the pods whose deletion was asked for here: nobody asks again."""
+        """Uids of the pods whose deletion was asked for here: not asked for again."""
         self._unanswered: set[str] = set()  # uids of those that were asked for before, without an answer
-        self._gone_before: set[str] = set()  # uids of those that somebody else had ended by then
+        self._gone_before: set[str] = set()  # uids of those that another client had ended before
         self._no_queues_until = 0.0
         self._counted: set[str] = set()  # uids of the pods that a quota counted when it was used up
 
@@ -216,7 +216,7 @@ class PodWork:
             except ApiError as error:
                 if error.temporary:
                     return ""
-                break  # somebody has taken the right away: what the pod itself shows is reported without it
+                break  # the right was withdrawn: what the pod itself shows is reported without it
             return next((said for each in found.get("items") or [] if (said := queues.words(each))), "")
         self._no_queues_until = now + NO_QUEUES_S
         return ""

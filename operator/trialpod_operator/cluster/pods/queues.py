@@ -110,8 +110,8 @@ def numbers(local: Object, cluster: Object | None = None) -> str:
             limit = f" of {quotas[key]}" if key in quotas else ""
             parts.append(f"{key[1]} {resource.get('total', 0)}{limit} ({key[0]})")
     total = (cluster.get("status") or {}).get("pendingWorkloads") if cluster is not None else None
-    everybody = f" ({total} waiting in all its queues)" if total else ""
-    return f"{counts}; ClusterQueue {name}{everybody}" + (f": in use {', '.join(parts)}" if parts else "")
+    everywhere = f" ({total} waiting in all its queues)" if total else ""
+    return f"{counts}; ClusterQueue {name}{everywhere}" + (f": in use {', '.join(parts)}" if parts else "")
 
 
 def position(pending: Iterable[Object], names: Iterable[str]) -> int | None:
@@ -139,8 +139,8 @@ def _quotas(cluster: Object) -> dict[tuple[str, str], str]:
     }
 
 
-# How many attempts may be under way: an experiment runs ahead of its placed pods by a few only, because every further
-# pending pod costs the scheduler and the pods behind it in a queue.
+# How many attempts may be in progress: an experiment runs ahead of its placed pods by a few only, because every
+# further pending pod costs the scheduler and the pods after it in a queue.
 
 AHEAD = 16
 """Number of attempts that are started in addition to those that have a node."""
@@ -161,7 +161,7 @@ def slots(
     waits: bool = False,
     grouped: bool = False,
 ) -> int | None:
-    """Return how many attempts may be under way, None when that stays as it is.
+    """Return how many attempts may be in progress, None when that stays as it is.
 
     Args:
         now: as it is; None = nothing holds them back.

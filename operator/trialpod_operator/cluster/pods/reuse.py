@@ -1,4 +1,4 @@
-"""Pods that run one trial after the other (`spec.reusePods`): those that wait for their next one, and who gets it.
+"""Pods that run one trial after the other (`spec.reusePods`): which ones wait, and which one gets the next trial.
 
 A pod keeps the name and the owner that it was made with (`MADE_FOR_ANNOTATION`); by that name it asks for work. Its
 labels say which attempt it has now.
@@ -181,7 +181,7 @@ class Reuse:
 
         Args:
             now: seconds since the epoch.
-            bindings: the attempts under way, by the trial's id.
+            bindings: the attempts in progress, by the trial's id.
             trials: the engine's, by id.
             spare: returns how many may wait; None = not known now.
         """
@@ -251,7 +251,7 @@ def spare(engine: Engine, running: int) -> int | None:
 
     Args:
         engine: with all its decisions carried out.
-        running: attempts under way.
+        running: attempts in progress.
     """
     state = engine.state
     if state.flags.suspended or state.flags.stopping or state.flags.finished:

@@ -87,7 +87,7 @@ def fill(target: Json, defaults: Mapping[str, Any]) -> None:
 
 
 def add_volumes(pod_spec: Json, volumes: Iterable[Json]) -> None:
-    """Add trialpod's volumes behind the template's.
+    """Append trialpod's volumes to the template's.
 
     Raises:
         TemplateError: the template has a volume of that name.
@@ -104,7 +104,7 @@ def add_volumes(pod_spec: Json, volumes: Iterable[Json]) -> None:
 
 
 def add_mounts(container: Json, mounts: Iterable[Json], path: str) -> None:
-    """Add trialpod's mounts behind the container's own.
+    """Append trialpod's mounts to the container's own.
 
     Args:
         container: the trial's container.
@@ -139,7 +139,7 @@ def merge_env(container: Json, fixed: Iterable[Json], defaults: Iterable[Json], 
 
     Args:
         container: the trial's container.
-        fixed: variables that nobody else may set.
+        fixed: variables that a template may not set.
         defaults: variables that the container's own go before.
         path: of the container in the manifest, for messages.
 

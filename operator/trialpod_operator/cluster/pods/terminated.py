@@ -22,7 +22,7 @@
 | StartError/ContainerCannotRun otherwise: the node's runtime | disruption | preempted | that reason |
 | ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
 | Pending forever: its node lost its sandbox after creating a container | disruption | lost | SandboxLost |
-| deleted by somebody else, and had not ended before | disruption | preempted | PodDeleted |
+| deleted by another client, and had not ended before | disruption | preempted | PodDeleted |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
 | "exec format error" is all it says: another architecture | failure, no retry | failed | CommandNotFound |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
@@ -366,7 +366,7 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None
     if reason == _LOST or (code == _NOT_KNOWN and _is_ours(pod)):
         return _disruption(_LOST, "the node lost track of the container", exit_code=code, cause="lost")
     if _deleted_before(pod, terminated):
-        return _disruption(Reason.POD_DELETED, "somebody deleted the pod", exit_code=code)
+        return _disruption(Reason.POD_DELETED, "the pod was deleted by another client", exit_code=code)
     if code == 128 + signal.SIGTERM and "livenessProbe" not in trial_container(pod):
         return _disruption(Reason.TERMINATED, "the process was asked to end by its node", exit_code=code)
     return _by_exit_code(pod, code, str(terminated.get("message") or ""))

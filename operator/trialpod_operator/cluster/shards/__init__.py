@@ -1,1 +1,1 @@
-"""Several operators at work: which of them serves which experiments."""
+"""Several active operators: which of them serves which experiments."""

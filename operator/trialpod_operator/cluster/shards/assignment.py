@@ -1,16 +1,16 @@
 """The shard map: which replica serves which shard of the experiments, and how that changes. Pure functions.
 
-An experiment is in the shard that its uid hashes to, for as long as it lives. One map says who owns each shard. Only
-the coordinator changes it, by `advance`, and writes it with compare-and-swap; no replica computes what it owns from
-what it sees of the others.
+An experiment is in the shard that its uid hashes to, for as long as it lives. One map says which replica owns each
+shard. Only the coordinator changes it, by `advance`, and writes it with compare-and-swap; no replica computes what it
+owns from what it sees of the others.
 
 A shard moves in two steps. First its owner stays in the map, with an heir: the owner stops serving, commits what is
-under way and says in its own record that it no longer holds the shard. Then the heir owns it. An owner that is gone,
-or does not answer in time, is not waited for: experiments' journals refuse the one that comes late. One that is
+in progress and says in its own record that it no longer holds the shard. Then the heir owns it. An owner that is
+gone, or does not answer in time, is not waited for: experiments' journals refuse the one that comes late. One that is
 leaving releases everything by itself, and each shard gets its new owner in one step.
 
 Invariants: the epoch of a shard grows whenever it gets an owner again. A record counts as an answer only when it was
-written by one who has read the map in which the move began (`Member.seen`, `Shard.changed`). Shards move only when
+written by one that has read the map in which the move began (`Member.seen`, `Shard.changed`). Shards move only when
 that makes the shares more equal.
 """
 
@@ -57,7 +57,7 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShardMap(msgspec.Struct, frozen=True):
-    """Who serves what."""
+    """Which replica serves which shard."""
 
     format: int = MAP_FORMAT
     version: int = 0
@@ -163,13 +163,13 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
     Args:
         current: the map as it is written.
         members: the live replicas; not empty.
-        overdue: shards on whose owner nobody waits any longer.
+        overdue: shards whose owner has had its time to reply.
     """
     version = current.version + 1
     shards = list(current.shards)
     staying = {name for name, member in members.items() if not member.leaving}
     if not staying:
-        return current  # who comes next gives itself what is left
+        return current  # the next coordinator takes what is left
 
     def own(number: int, owner: str) -> None:
         shards[number] = Shard(owner=owner, epoch=shards[number].epoch + 1, changed=version)
@@ -184,7 +184,7 @@ def advance(current: ShardMap, members: Mapping[str, Member], overdue: Collectio
                 own(number, shard.owner)
         elif owner is None or number in overdue or owner.has_released(number, shard):
             own(number, shard.heir)
-    # What nobody serves goes to the one with the least.
+    # Shards without an owner go to the replica with the fewest.
     load = Counter(dict.fromkeys(sorted(staying), 0))
     load.update(shard.destination for shard in shards if shard.destination in staying)
     for number, shard in enumerate(shards):

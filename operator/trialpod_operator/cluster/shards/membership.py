@@ -1,4 +1,4 @@
-"""One replica among those at work: it keeps its Lease, follows the shard map, and writes the map as coordinator.
+"""One replica among the active ones: it keeps its Lease, follows the shard map, and writes the map as coordinator.
 
 Two kinds of Leases, all in the operator's namespace. Each replica has one of its own: its heartbeat, with its address
 and the shards that it holds. One more, of a fixed name, is the coordinator's; the shard map is an annotation of it,
@@ -12,8 +12,8 @@ Invariants: no clock is compared with another machine's; a Lease is dead when it
 duration, by one's own clock. The coordinator deletes a dead Lease, in the version that it saw, before it gives the
 shards to others: a replica whose renewal still succeeds is not dead, and one whose renewal fails drops everything.
 A replica changes nothing at the API server (`lease_valid`) unless it has renewed its Lease and read the map within
-the duration. Without the API server reports are still taken: nobody else can be given its shards in a way that the
-journals would not show.
+the duration. Without the API server reports are still taken: no other replica can be given its shards in a way that
+the journals would not show.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ DURATION_S = 6.0
 RENEW_EVERY_S = 2.0
 TICK_S = 1.0
 UNSERVED_S = 10.0
-"""After this time a shard that nobody serves is reported: a takeover is over by then."""
+"""After this time a shard without an owner is reported: a takeover is over by then."""
 HANDOVER_TIMEOUT_S = 10.0
 """Maximum time that a shard's heir waits for its owner; longer than an owner acts on a map without reading it."""
 
 ALONE_DURATION_S = 15.0
 ALONE_RENEW_EVERY_S = 4.0
-"""Nobody waits to take over from a replica that is alone, but for the pod that replaces it."""
+"""Only the pod that replaces a single replica waits to take over from it."""
 
 Object = dict[str, Any]
 Released = Callable[[frozenset[int]], Coroutine[Any, Any, None]]
@@ -70,7 +70,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
 
 
 class Membership:
-    """This replica's place among those at work.
+    """This replica's place among the active ones.
 
     Args:
         kube: the API server.
@@ -105,7 +105,7 @@ class Membership:
     ) -> None:
         self.ownership = ownership
         self.joined = False
-        """Whether this replica is one of those at work."""
+        """Whether this replica is one of the active ones."""
         ownership.several = not alone
         self._kube = kube
         self._collection = paths.leases(namespace)
@@ -136,7 +136,7 @@ class Membership:
     # -- what others ask --
 
     def lease_valid(self) -> bool:
-        """Whether nobody else can have been given what this replica serves: false also in one that was stopped."""
+        """Whether no other replica can have been given what this one serves: false also in one that was stopped."""
         return self.joined and self._monotonic() - min(self._renewed_at, self._read_at) < self._duration_s
 
     def unserved(self) -> dict[int, float]:
@@ -158,7 +158,7 @@ class Membership:
     # -- the life of a replica --
 
     async def join(self) -> None:
-        """Wait until this replica is at work; alone, until nobody else is.
+        """Wait until this replica is active; a single one, until no other is.
 
         Raises:
             ApiError: the API server refuses for good.
@@ -173,11 +173,11 @@ class Membership:
                     raise
                 logger.info("the Lease %s cannot be taken yet: %s", self._name, error)
             except (TimeoutError, UnknownMapError) as error:
-                logger.warning("not at work yet: %s", error or "the API server does not answer in time")
+                logger.warning("not active yet: %s", error or "the API server does not answer in time")
             await asyncio.sleep(TICK_S)
 
     async def keep(self) -> None:
-        """Stay at work; returns only when this replica is alone and another has taken its Lease."""
+        """Stay active; returns only when this replica is alone and another has taken its Lease."""
         while self.joined or not self._alone:
             pause_s = ALONE_RENEW_EVERY_S if self._alone and not self._missed and not self._late() else TICK_S
             with contextlib.suppress(TimeoutError):
@@ -259,7 +259,7 @@ class Membership:
             if found is not None:
                 self._observe([found])
                 if _holder(found) not in ("", self._identity) and not self._is_dead(found):
-                    self._tell(f"{_holder(found)} is at work; waiting for the Lease {self._name}")
+                    self._tell(f"{_holder(found)} is active; waiting for the Lease {self._name}")
                     return
         shard_map = advance(_map_of(found), {self._identity: self.ownership.member()})
         body = self._coordinator_body(found, shard_map, holder=self._identity)
@@ -502,4 +502,4 @@ def _record(item: Object) -> _Record:
     try:
         return msgspec.json.decode(text, type=_Record)
     except msgspec.DecodeError:
-        return _Record()  # somebody edited it; its replica writes it again
+        return _Record()  # it was edited; its replica writes it again

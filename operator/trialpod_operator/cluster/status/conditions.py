@@ -17,7 +17,7 @@ rules alone:
 | ended badly | Ready=False and Stalled=True and Failed=True: Failed | Failed |
 | wrong, nothing is created for it | Ready=False and Stalled=True, reason of the problem | Failed |
 
-As with a Job, running is as good as done: who waits for the end waits for Succeeded or Failed. Stalled is there
+As with a Job, running is as good as done: to wait for the end, wait for Succeeded or Failed. Stalled is there
 only while it is true. Reconciling is never written: observedGeneration says as much. What is absent is unknown.
 
 | the trial | conditions | kstatus |
@@ -27,7 +27,7 @@ only while it is true. Reconciling is never written: observedGeneration says as 
 | ended well | Ready=True and Succeeded=True | Current |
 | failed | Failed=True, and nothing else | Current |
 
-A trial that failed is a result: nothing more becomes of it, nobody has to help, and whether that is bad the
+A trial that failed is a result: no step follows from it, no user has to act, and whether that is bad the
 experiment says. So it is neither Ready=False, which kstatus takes for what is still to come, nor Stalled.
 """
 
@@ -148,7 +148,7 @@ def observe_experiment(
         finished: nothing runs and nothing will.
         stopping: all trials are being stopped.
         suspended: no trial may run.
-        running: trials with an attempt under way.
+        running: trials with an attempt in progress.
         held: those of them whose pods do not run yet, for a reason.
         waiting: why not.
         problem: what keeps the whole experiment from continuing.

@@ -74,11 +74,11 @@ class TrialStatusWriter:
         """Return the running trials whose progress is to be written now."""
         room = int(min(PROGRESS_BATCH, (now - self._progress_at) * PROGRESS_PER_S))
         # Of many there are always enough that are due, and to find them takes a look at all.
-        if room < (1 if len(bindings.under_way) <= FEW else PROGRESS_BATCH):
+        if room < (1 if len(bindings.in_progress) <= FEW else PROGRESS_BATCH):
             return set()
         self._progress_at = now
         self._progress_written = {
-            trial_id: self._progress_written.get(trial_id, now) for trial_id in bindings.under_way
+            trial_id: self._progress_written.get(trial_id, now) for trial_id in bindings.in_progress
         }
         old = [(at, trial_id) for trial_id, at in self._progress_written.items() if now - at >= PROGRESS_INTERVAL_S]
         found = {trial_id for _, trial_id in heapq.nsmallest(room, old)}
@@ -104,7 +104,7 @@ class TrialStatusWriter:
         changed = {
             trial_id
             for trial_id in {*reasons, *self._waits}
-            if reasons.get(trial_id) != self._waits.get(trial_id) and trial_id in bindings.under_way
+            if reasons.get(trial_id) != self._waits.get(trial_id) and trial_id in bindings.in_progress
         }
         self._waits = reasons
         bindings.changed.update(changed)
@@ -165,7 +165,7 @@ class TrialStatusWriter:
 
     def is_behind(self, bindings: PodBindings) -> bool:
         """Return whether a trial's end is still to be written, where there is a TuneTrial for it."""
-        if bindings.under_way:
+        if bindings.in_progress:
             return True
         changed = [names.trial_name(self._name, trial_id) for trial_id in bindings.changed]
         return any(self._services.cache.trial(self._key, name) is not None for name in changed)

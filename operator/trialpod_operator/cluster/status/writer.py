@@ -33,8 +33,8 @@ EXPERIMENT_INTERVAL_S = 1.0
 
 MAX_EXPERIMENT_INTERVAL_S = 3.0
 UNHURRIED = 32
-"""The interval is a second for each `UNHURRIED` attempts under way, within these bounds: where many trials begin and
-end in a second, each write says less of what is new."""
+"""The interval is a second for each `UNHURRIED` attempts in progress, within these bounds: where many trials begin
+and end in a second, each write says less of what is new."""
 
 COMMIT_TIMEOUT_S = 5.0
 """Maximum time that a status waits for what it says to be committed; then a later pass writes it."""
@@ -120,7 +120,7 @@ class StatusWriter:
                 return EXPERIMENT_INTERVAL_S
             if bindings is not None and self._trials.is_behind(bindings):
                 return SETTLE_S / 2
-        left_s = self._written_at + interval_s(len(bindings.under_way) if bindings is not None else 0) - now
+        left_s = self._written_at + interval_s(len(bindings.in_progress) if bindings is not None else 0) - now
         if left_s > 0 and problem is None:
             return left_s if all_written else 0.0
         await self._write_experiment(experiment, durable, bindings, problem, now, refused=refused)
@@ -129,9 +129,9 @@ class StatusWriter:
             return 0.0
         if bindings is not None and bindings.changed:
             return SETTLE_S / 2
-        if bindings is None or not bindings.under_way:
+        if bindings is None or not bindings.in_progress:
             return None
-        return self._trials.next_progress_s(len(bindings.under_way))
+        return self._trials.next_progress_s(len(bindings.in_progress))
 
     async def write_final(
         self, experiment: TuneExperiment, durable: DurableExperiment, bindings: PodBindings
@@ -222,7 +222,7 @@ class StatusWriter:
 
 
 def interval_s(attempts: int) -> float:
-    """Return the minimum interval between two writes of the status of an experiment with so many under way."""
+    """Return the minimum interval between two writes of the status of an experiment with so many in progress."""
     return min(MAX_EXPERIMENT_INTERVAL_S, max(EXPERIMENT_INTERVAL_S, attempts / UNHURRIED))
 
 

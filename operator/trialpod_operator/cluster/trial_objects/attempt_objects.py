@@ -48,7 +48,7 @@ JUDGE_S = 5.0
 """Maximum time that the report of a pod waits for its object to be asked for."""
 
 NO_STATUS_S = 20.0
-"""Time without a pod and without a status after which nobody seems to look after an object."""
+"""Time without a pod and without a status after which an object seems to be orphaned."""
 
 
 _MISSED = "missed"
@@ -373,7 +373,7 @@ class AttemptObjects:
         if not item.get("status"):
             return PendingReason(
                 reason=Reason.TRIAL_RESOURCE_WITHOUT_STATUS,
-                message=f"the {kind} {name} has no status after {waited:.0f} s: no controller looks after it",
+                message=f"the {kind} {name} has no status after {waited:.0f} s: no controller handles it",
                 remedy=Reason.TRIAL_RESOURCE_WITHOUT_STATUS.remedy,
                 severity="stuck",
                 since=since,

@@ -138,6 +138,6 @@ def resource_name(kind: TrialKind, allowed: Mapping[str, str]) -> str:
     listed = ", ".join(sorted(allowed)) or "none"
     raise TemplateError(
         format_path(("spec", "trialResource", "template", "kind")),
-        f"the operator may not make objects of {kind.api_version}/{kind.kind} (it may of: {listed}); who installs it "
+        f"the operator may not make objects of {kind.api_version}/{kind.kind} (it may of: {listed}); an admin "
         f"adds {{apiVersion: {kind.api_version}, kind: {kind.kind}, resource: {plural}}} to the chart's trialKinds",
     )

@@ -1,4 +1,4 @@
-"""Decides once more about the recorded curves of an experiment, under another scheduler.
+"""Repeats the decisions about the recorded curves of an experiment, under another scheduler.
 
 The real engine runs on a virtual clock: trials start in the order in which they were created, with their configs,
 report what they reported, and each step takes as long as it took. What is recorded is all that is known: a trial that
@@ -67,7 +67,7 @@ class Decided:
     Attributes:
         results: how many of its results it would have reported.
         stopped: the scheduler ends it before its last result, or leaves it paused.
-        beyond: the scheduler lets it continue behind the record.
+        beyond: the scheduler lets it continue after the record ends.
     """
 
     results: int = 0

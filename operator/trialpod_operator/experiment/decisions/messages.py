@@ -96,7 +96,7 @@ class DecisionAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     snapshot_wanted: bool = False
     ended: str = ""  # why no decider is needed any more: it exits
     value: bytes = b""  # a part of the value that was asked for
-    value_continues: bool = False  # there is more behind it
+    value_continues: bool = False  # more of it follows
     value_problem: str = ""  # why there is none
 
 

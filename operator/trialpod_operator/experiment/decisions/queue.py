@@ -106,7 +106,7 @@ class DecisionQueue:
         self._session = self._latest_session = 0
         self._loading = False
         self._position = 0  # of the journal, as far as the session knows it
-        self._records: list[Item] = []  # behind that, in the journal
+        self._records: list[Item] = []  # after that, in the journal
         self._in_flight: list[Item] = []
         self._last_call = 0.0
         self._suggestions = 0  # that the session has brought
@@ -390,7 +390,7 @@ class DecisionQueue:
         if sent and request.position == self._position + len(sent) and len(request.choices) == len(undecided):
             self._record(request)
             chosen = iter(request.choices)
-            for item in undecided:  # in flight until all are applied: what they lead to comes behind them
+            for item in undecided:  # in flight until all are applied: what they lead to follows them
                 self._apply(item.record.event, item.record.now, next(chosen))
                 self._finish(item.record.event)
             self._in_flight, self._position = [], request.position
@@ -509,7 +509,7 @@ class DecisionQueue:
             self.end_session()
 
     def close(self, error: Exception) -> None:
-        """Take no further events; who waits gets the error.
+        """Take no further events; waiters get the error.
 
         Once all is over the decider is sent away; else it asks until the experiment is open again.
         """
@@ -519,7 +519,7 @@ class DecisionQueue:
         for waiting in (*(each for _, each in self._waiting), *self._settling):
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # its waiters get it; nobody waiting is no reason for a warning
+                waiting.exception()  # its waiters get it; without one asyncio would log a warning
         self._waiting.clear()
         self._settling.clear()
 

@@ -27,7 +27,7 @@ class TrialCheckpoints:
         known: committed and not deleted, in both readings of the journal.
         ever: names of all that the journal ever named, as far as it goes back.
         next_index: the index of the next one.
-        running: an attempt is not over, so something may be under way.
+        running: an attempt is not over, so something may be in progress.
         attempt: number of the latest attempt.
     """
 

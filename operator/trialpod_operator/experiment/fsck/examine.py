@@ -1,7 +1,7 @@
 """Reads a whole experiment, from a folder or a bucket, and checks that nothing of it is lost or damaged.
 
 Nothing is changed, and the experiment may be running: the journal is read before the listing and, unless the
-experiment is finished, once more after everything else. What both readings know must be in the listing; files are
+experiment is finished, again after everything else. What both readings know must be in the listing; files are
 compared with the later one.
 """
 

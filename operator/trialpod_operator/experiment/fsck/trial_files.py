@@ -23,8 +23,8 @@ from trialpod_operator.experiment.fsck.findings import Findings
 STATIC = ("trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
 """Keys of a line that the parent adds to a result, now or in files of version 1: they tell nothing of the result."""
 
-_AGAIN = "start the experiment once more: the lines are written again from the journal"
-_COPY = "put the file back from a copy; the journal has dropped these results behind a snapshot"
+_AGAIN = "start the experiment again: the lines are written again from the journal"
+_COPY = "put the file back from a copy; a snapshot has replaced these results in the journal"
 
 
 @dataclass

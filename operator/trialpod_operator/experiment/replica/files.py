@@ -93,7 +93,7 @@ class FileReplica:
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
         self._late = late
-        self._first = True  # nobody has written this experiment before
+        self._first = True  # no process has written this experiment before
 
     # -- to the storage --
 
@@ -102,7 +102,7 @@ class FileReplica:
         return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *sorted(self.policy_files())])
 
     def claim_location(self) -> bool:
-        """Put ``experiment.json`` where nobody has put one; return False when it was there, and is here now."""
+        """Put ``experiment.json`` unless there is one; return False when there was one, which is here now."""
         if EXPERIMENT_KEY in self._copied:
             return True  # it is the one that was there
         (file,) = self._due([EXPERIMENT_KEY])
@@ -282,7 +282,7 @@ class FileReplica:
         here = path.exists()
         if here and log.once:
             data = not_in(path.read_bytes(), data)
-        # Not begun again when somebody has removed it since: what was in it would be lost in the storage too.
+        # Not created again when it has been removed since: what was in it would be lost in the storage too.
         flags = os.O_APPEND if here else os.O_CREAT | os.O_EXCL
         with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "wb") as file:
             file.write(data)

@@ -1,7 +1,7 @@
-"""How an experiment's journal lies in its storage: the names of the objects, and what belongs together.
+"""The layout of an experiment's journal in its storage: the names of the objects, and what belongs together.
 
-``00000003.log/000000004096`` has the bytes of segment 3 from byte 4,096 on; an empty one is a seal, behind which
-nothing comes. ``00000003.snapshot`` is the snapshot before segment 3, whole. ``00000002.log.removed`` marks where
+``00000003.log/000000004096`` has the bytes of segment 3 from byte 4,096 on; an empty one is a seal, the end of its
+segment. ``00000003.snapshot`` is the snapshot before segment 3, whole. ``00000002.log.removed`` marks where
 a segment was removed.
 """
 

@@ -1,12 +1,12 @@
-"""Takes away what a process writes behind the deletion of its experiment, which another one may delete at any time.
+"""Deletes what this process wrote after another one had deleted the experiment, which may happen at any time.
 
-* ``experiment.json`` is the first object of a place and the last that is deleted. Who knows that it was there, and
-  finds it gone, writes nothing more.
-* Who needed long for a write, or did nothing for a while, looks at once. Every process checks when it closes.
-* Only what this process wrote lately is taken away, and only when nothing else is there: of a place from which
-  somebody removes things by hand, or is still removing them, everything stays as it is.
+* ``experiment.json`` is the first object of a location and the last one to be deleted. A process that has seen it,
+  and then finds it gone, writes nothing more.
+* After a slow write or a pause a process checks at once. Every process checks when it closes.
+* Only what this process wrote recently is deleted, and only when nothing else is there: where a user is removing
+  objects by hand, everything stays as it is.
 
-What a process leaves that dies between such a write and its look stays. All methods may be called from any thread.
+An object stays when its writer dies between the write and the check. All methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from trialpod.storage.layout import EXPERIMENT_KEY
 logger = logging.getLogger(__name__)
 
 IDLE_S = 10.0
-"""Shorter than anybody waits who takes over from a process that says nothing any more."""
+"""Shorter than the wait before a silent process is replaced."""
 
 LATELY_S = 60.0
-"""Longer than another process's deletion is not known here while this one is at work."""
+"""Longer than another process's deletion is not known here while this one is active."""
 
 
 class FencedError(TrialpodError):
@@ -67,7 +67,7 @@ class PostDeleteCleanup:
 
         Args:
             key: of the object.
-            idle_since: when the write before it had ended, for who writes all the time.
+            idle_since: when the write before it had ended, for a process that writes all the time.
 
         Raises:
             FencedError: the experiment has been deleted. The object is gone.
@@ -82,11 +82,11 @@ class PostDeleteCleanup:
                 raise self.deleted()
 
     def deleted(self) -> EmptiedError:
-        """Return the error for who finds the place gone."""
+        """Return the error for a process that finds the location gone."""
         return EmptiedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
 
     def leave_none(self) -> None:
-        """Look whether the experiment has been deleted, and take away what was written here since."""
+        """Look whether the experiment has been deleted, and delete what was written here since."""
         with self._lock:
             written = set(self._written)
         try:

@@ -11,7 +11,7 @@ copied from here: the attempts put them into the storage by themselves.
   journal need not wait for.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
   quarter, and at its end; over a trial's life that is at most five times their size.
-* What comes behind the deletion of the whole experiment is taken away (`late_objects`).
+* What is written after the deletion of the whole experiment is deleted too (`post_delete_cleanup`).
 * What cannot be copied now is copied later. Nothing here ever stops training.
 
 * The journal's writer may wait until the storage has what was written so far: `request` asks for it, and
@@ -80,7 +80,7 @@ class Replica:
         directory: the experiment's directory; this process holds its lock.
         storage: the experiment's location in the storage.
         presence_s: how often to check that ``experiment.json`` is in the storage; 0 = never; while the journal
-            grows, four times as often. Where it is not, somebody has emptied the place, and what was written there
+            grows, four times as often. Where it is not, the location has been emptied, and what was written there
             is lost.
     """
 
@@ -148,8 +148,8 @@ class Replica:
         """Bring the directory up to what the storage holds; return True when anything was fetched.
 
         Args:
-            journal_only: leave the trials' files where they are: enough to read. Who continues has those that
-                are needed brought by `fetch`. What is here of trials goes when the journal was behind.
+            journal_only: leave the trials' files where they are: enough to read. A process that continues brings
+                those that it needs by `fetch`. What is here of trials goes when the journal was behind.
 
         Raises:
             FencedError: directory and storage hold different histories.
@@ -172,7 +172,7 @@ class Replica:
         """Put ``experiment.json`` into a place where nothing is, before anything else: it says whose the place is.
 
         Returns:
-            False when somebody else was faster. Theirs is in the directory then, and to be looked at.
+            False when another process was faster. Its file is in the directory then, for the caller to check.
 
         Raises:
             StorageError: the storage cannot be written.
@@ -180,7 +180,7 @@ class Replica:
         return self._journal.stored or self._files.claim_location()
 
     def fetch(self, keys: Iterable[str]) -> None:
-        """Bring those of these files that are not here, before copying has started or for who waits for them.
+        """Bring those of these files that are not here, before copying starts or for a caller that waits for them.
 
         Args:
             keys: paths in the experiment's directory.
@@ -222,7 +222,7 @@ class Replica:
 
         Args:
             position: a number that grows with each call; `committed` gets it back, or a later one.
-            urgent: somebody waits for it; else it is done with the next regular copy, within `INTERVAL_S`.
+            urgent: a caller waits for it; else it is done with the next regular copy, within `INTERVAL_S`.
         """
         self._requested = position
         if urgent:
@@ -262,7 +262,7 @@ class Replica:
         self._wake.set()
 
     def remove_soon(self, dirname: str, names: Iterable[str]) -> None:
-        """Remove checkpoints from the storage that nobody has any more; until then the trial's `files_due`.
+        """Remove checkpoints from the storage that nothing refers to any more; until then the trial's `files_due`.
 
         Args:
             dirname: the trial's directory.
@@ -311,7 +311,7 @@ class Replica:
             event.set()
 
     def abandon(self) -> None:
-        """Copy nothing more; what is under way ends by itself."""
+        """Copy nothing more; what is in progress ends by itself."""
         self._given_up = True
         for event in (self._finishing, self._wake, self._urgent):
             event.set()
@@ -436,7 +436,7 @@ class Replica:
                 self._files.add_log(taken.logs[0])
                 del taken.logs[0]
             if self._removals:
-                self._copy_records_of_files()  # nobody who resumes from the storage may still count on them
+                self._copy_records_of_files()  # a process that resumes from the storage must not count on them
             while self._removals:
                 self._remove(*self._removals[0])
                 self._removals.popleft()
@@ -458,7 +458,7 @@ class Replica:
 
     def _check_presence(self) -> None:
         now = self._monotonic()
-        # Sooner when the journal has grown: what stands behind a gap helps nobody.
+        # Sooner when the journal has grown: records after a gap are of no use.
         interval_s = self._presence_s * (1.0 if self._confirmed == self._present_to else WRITING_SHARE)
         if not self._presence_s or now - self._present_at < interval_s:
             return
@@ -480,7 +480,7 @@ class Replica:
             logger.warning("%s of %s is left in %s: %s", name, dirname, self.uri, error)
 
     def _copy_records_of_files(self) -> None:
-        """Find out, too, that somebody else writes here, before anything of theirs is replaced."""
+        """Detect another writer, too, before anything of its own is replaced."""
         self._journal.copy()
 
     def _copy_before_snapshot(self, refuse_outdated: Callable[[], None]) -> None:
@@ -499,5 +499,5 @@ class Replica:
 
 
 def _backoff_s(failures: int, most_s: float) -> float:
-    """Return how long to leave the storage alone; not the same for everybody, so that not all come back at once."""
+    """Return how long to leave the storage alone; different for each experiment, so that not all retry at once."""
     return min(0.25 * 2.0 ** min(failures, 10), most_s) * random.uniform(0.75, 1.0)

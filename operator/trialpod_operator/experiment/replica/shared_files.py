@@ -1,13 +1,12 @@
-"""The users' files of an experiment in its storage, where two processes may believe that they are the ones to write.
+"""The users' files of an experiment in its storage, where two processes may each take themselves for its writer.
 
-What a file says follows from the journal, which has one history for all writers. So nothing older may replace
-something newer, although a process that another has replaced may be stopped for any time at any instruction:
+A file's contents follow from the journal, which has one history for all writers. A process that was replaced may be
+stopped at any instruction for any time, and yet no older version may replace a newer one:
 
-* What is sent was in the stored journal before, so every version of a file is how one history was at some time.
-  Callers see to that.
-* A version is replaced only by a condition on it: by who wrote it, or by who has read it and then found that nobody
-  continued with the journal from where it is itself. That process might have written it.
-* What is found to be longer, and otherwise the same, is never replaced.
+* A version is sent only when the journal that it follows from is stored. Callers ensure it.
+* A version is replaced only conditionally: by the process that wrote it, or by one that has read it and then found
+  that no other process had continued the journal. That process could have written it itself.
+* A stored version that is longer, and otherwise the same, is never replaced.
 
 With a server that knows no conditions, the journal is checked before each file, which leaves a gap of a moment.
 """

@@ -384,5 +384,5 @@ class _RuntimeContext:
 
 
 def get_runtime_context() -> _RuntimeContext:
-    """Return who this process is."""
+    """Return the identity of this process."""
     return _RuntimeContext()

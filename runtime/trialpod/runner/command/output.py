@@ -84,7 +84,7 @@ class CommandOutput:
     @property
     def idle(self) -> bool:
         """Whether every line that the program has written until now has come out of `next`."""
-        # In this order: what is not in a pipe any more is with the thread or behind it.
+        # In this order: what is not in a pipe any more is with the thread or processed.
         if not self.ended and (any(map(_held, self._descriptors())) or self._working):
             return False
         return self._queue.empty()

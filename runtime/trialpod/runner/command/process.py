@@ -2,7 +2,7 @@
 
 Invariants:
 
-* The program's descendants that stay in its group end with it; nobody waits for one that keeps a pipe open.
+* The program's descendants that stay in its group end with it; one that keeps a pipe open is not waited for.
 * When the runner dies, whatever the cause, the guard kills the group: no program outlives its attempt.
 * The guard is gone before the group's number can belong to others.
 """

@@ -1,6 +1,6 @@
 """Where a command's program reports by HTTP: ``curl -d 'loss=0.3 step=4' "$TRIALPOD_REPORT_URL"``.
 
-It listens on the loopback interface only, below a path that nobody else can guess. What the answer 200 confirms is in
+It listens on the loopback interface only, below a path that cannot be guessed. What the answer 200 confirms is in
 the runner's hands. Nothing of Python's HTTP server is imported before the first call: most commands make none.
 """
 
@@ -124,7 +124,7 @@ class ReportServer:
             if request.path == f"{self._path}/checkpoint":
                 status, text = self._checkpoint()
             elif request.path != self._path:
-                status, text = 404, f"call the URL of {REPORT_URL} as it is, or with /checkpoint behind it"
+                status, text = 404, f"call the URL of {REPORT_URL} as it is, or with /checkpoint appended"
             else:
                 status, text = self._take(body)
         data = f"{text}\n".encode()

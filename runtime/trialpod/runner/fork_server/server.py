@@ -9,7 +9,7 @@ Invariants:
   and only then is the trial reported as `Exited`.
 * When the parent is gone (end of the control socket, or its death as such), every trial is killed and this process
   ends. When this process is gone, the kernel kills the trials.
-* Trials that are killed because somebody else ends this process (SIGTERM) are not reported: to the parent they were
+* Trials that are killed because this process is ended (SIGTERM) are not reported: to the parent they were
   lost with it, which is not their own doing.
 * Descriptors given as ``--keep-fd`` stay open here and in every trial: a lock held through them is free only when all
   of these processes are gone.
@@ -54,11 +54,11 @@ _LEFTOVER_WAIT_S = 2.0
 
 
 class _ParentGoneError(Exception):
-    """Nobody is left to work for."""
+    """No client is left."""
 
 
 class _ToldToEndError(Exception):
-    """Somebody else ends this process."""
+    """This process is ended by a signal."""
 
 
 class ForkServer:
@@ -186,7 +186,7 @@ class ForkServer:
         os.execve(sys.executable, [*sys.orig_argv, "--again", module], self._environ)
 
     def _spawn(self, command: Spawn) -> None:
-        flush()  # or the trial would write it once more
+        flush()  # or the trial would write it again
         server = os.getpid()
         # No handler of ours may run in the child, and no signal for the child may be lost before it is itself.
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
@@ -217,7 +217,7 @@ class ForkServer:
             if ended is None:
                 break
             if ended.si_pid in self._trials:
-                # Before it is reaped: after that its number could belong to somebody else.
+                # Before it is reaped: after that its number could belong to another process.
                 system.kill_group(ended.si_pid)
             pid, status, usage = os.wait4(ended.si_pid, 0)
             self._own.discard(pid)

@@ -15,7 +15,7 @@ def open_checkpoints(storage: Storage, *, experiment: Storage | None = None) -> 
     Args:
         storage: the trial's directory.
         experiment: the experiment's, if it has its file `EXPERIMENT_KEY` for as long as there is anything; None where
-            nobody deletes an experiment whose trials may still run. Ignored for folders on this machine.
+            an experiment is not deleted while its trials may still run. Ignored for folders on this machine.
     """
     folder = storage.local_path("")
     if folder is not None:

@@ -344,7 +344,7 @@ class CommitQueue:
             try:
                 self._store.delete(name, attempt=self._attempt)
             except (StorageError, CheckpointError) as error:
-                # One checkpoint too many harms nobody; it is retried after the next one.
+                # One checkpoint too many does no harm; it is retried after the next one.
                 log.warning("%s was not removed: %s", name, error)
             else:
                 removed.append(name)

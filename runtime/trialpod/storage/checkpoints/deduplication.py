@@ -162,7 +162,7 @@ class StoredFile:
 
 
 class StoredFileCopy(StoredFile):
-    """A file of a checkpoint of which this machine has a copy, that somebody else may have changed.
+    """A file of a checkpoint of which this machine has a copy, that another process may have changed.
 
     The copy is read when its digests are asked for the first time, and not trusted if its checksum is another.
     """

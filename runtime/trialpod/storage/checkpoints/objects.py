@@ -105,7 +105,7 @@ class CheckpointObjects:
         self._manifests.pop(name, None)
 
     def claim(self, name: str) -> Claim | None:
-        """Return who may write a checkpoint; None if nobody has begun it."""
+        """Return who may write a checkpoint; None if it was not begun."""
         try:
             return msgspec.json.decode(self._storage.read(f"{name}/{CLAIM_FILE}"), type=Claim)
         except (KeyMissingError, msgspec.DecodeError, UnicodeDecodeError):
@@ -120,7 +120,7 @@ class CheckpointObjects:
         return claim.attempt if claim is not None else 0
 
     def abort_uploads(self, name: str) -> None:
-        """Remove the parts of uploads that were under way when their process ended; MinIO wants exact names."""
+        """Remove the parts of uploads that were in progress when their process ended; MinIO wants exact names."""
         claim = self.claim(name)
         names = [f"{name}/{part}" for part in claim.parts] if claim is not None else []
         try:

@@ -16,7 +16,7 @@ from the copy that it started from.
 Invariants:
 
 * Claim and manifest are written under the condition that the key is free. So every index belongs to one attempt, and
-  nobody writes an object at an index that is not its own: nothing that a successor stored can be overwritten.
+  no process writes an object at an index that is not its own: nothing that a successor stored can be overwritten.
 * Sweeping puts a tombstone in place of the manifest before it removes anything: an attempt that was superseded in
   mid-upload can no longer commit.
 * A manifest refers only to objects of checkpoints that the same attempt committed, so a superseded attempt never

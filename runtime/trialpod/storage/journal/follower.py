@@ -1,4 +1,4 @@
-"""Reads a journal that somebody else appends to, and each time only what is new.
+"""Reads a journal that another process appends to, and each time only what is new.
 
 Invariants: nothing is changed; each record is returned once, in order, unless `Update.restart` says that the state is
 to be made from the beginning; a torn record at the end is left for the next call.

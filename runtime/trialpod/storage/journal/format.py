@@ -140,7 +140,7 @@ def _later_frame(view: memoryview, at: int, broken: int) -> int:
 def _check_header(path: str, magic: bytes, expected: bytes, data: bytes, size: int) -> None:
     if magic != expected:
         raise JournalError(_damaged(path, 0, "it does not begin as a journal file does"))
-    # Before the version is looked at: a damaged one must not send anybody to look for a newer trialpod.
+    # Before the version is looked at: a damaged one must not make a user look for a newer trialpod.
     if zlib.crc32(data[:size]) != _CHECK.unpack_from(data, size)[0]:
         raise JournalError(_damaged(path, 0, "the checksum of the header does not match"))
 

@@ -120,7 +120,7 @@ class S3Client:
             writes: a try whose answer is lost may have changed something.
             patience_s: seconds from the first failure in which it is retried; None for the options' `retry_s`.
             refusal_patience_s: the same for refused keys and clocks.
-            cancelled: tells that nobody waits for the answer any more.
+            cancelled: tells that the answer is no longer waited for.
 
         Raises:
             Rejection: it failed for good.

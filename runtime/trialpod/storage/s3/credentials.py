@@ -1,4 +1,4 @@
-"""Keys for an S3 storage: one set of them, what gives them, and keys that somebody else makes and hands over.
+"""Keys for an S3 storage: one set of them, what gives them, and keys that are made and handed over by others.
 
 Handed over are short-lived keys: in a cluster, by the operator.
 
@@ -7,7 +7,7 @@ Invariants:
 * Keys are in this process's memory only. Secrets never appear in messages or representations.
 * They are exchanged well before they expire, at a moment drawn at random: trials that started together do not ask
   together. While one thread asks, the others continue with the keys that still hold.
-* Who hands them out may be away: the keys at hand serve until they expire, and after that `get` raises what a storage
+* The issuer may be away: the keys at hand serve until they expire, and after that `get` raises what a storage
   that is away raises. So a checkpoint waits, and is not lost.
 * A server that refuses keys for another reason than their age (a policy) does not make this process ask without end.
 """
@@ -162,16 +162,16 @@ _supplier: CredentialsProvider | None = None
 
 
 def supply(provider: CredentialsProvider | None) -> None:
-    """Say who gives the keys of storages that this process opens from now on, when their options ask for that."""
+    """Set the issuer of keys for storages that this process opens from now on, when their options ask for that."""
     global _supplier
     _supplier = provider
 
 
 def supplier() -> CredentialsProvider:
-    """Return who gives the keys.
+    """Return the issuer of keys.
 
     Raises:
-        StorageError: nobody does.
+        StorageError: there are none.
     """
     if _supplier is None:
         raise StorageError(

@@ -111,7 +111,9 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
     if code == "NoSuchUpload":
         # By the server's clean-up after a long outage, or by an attempt that has taken over.
         return Failure(
-            "permanent", StorageUnavailableError(f"{doing}: somebody ended the upload; it has to begin again"), code
+            "permanent",
+            StorageUnavailableError(f"{doing}: the upload was ended by another client; it has to begin again"),
+            code,
         )
     if code == "NoSuchBucket":
         return Failure(

@@ -198,7 +198,7 @@ class IdentityCredentials:
 
 
 def provider_for(options: StorageOptions, environment: Mapping[str, str] | None = None) -> CredentialsProvider:
-    """Return the source of keys that resolved options name: who supplies them, a directory, a file, the environment.
+    """Return the source of keys that resolved options name: an issuer, a directory, a file, the environment.
 
     Keys in the environment go before a credentials file that only the environment names, as in other S3 tools; when
     neither is there, ``~/.aws/credentials`` is used if it exists, and the pod's own identity if the environment names

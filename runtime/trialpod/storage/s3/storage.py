@@ -373,7 +373,7 @@ class S3Storage(Storage):
                 refusal_patience_s=0.0,
             )
         except Rejection as rejection:
-            if rejection.failure.code != "BucketAlreadyOwnedByYou":  # somebody else was faster
+            if rejection.failure.code != "BucketAlreadyOwnedByYou":  # another process was faster
                 raise final_error(rejection) from rejection
 
     def _objects(self, prefix: str) -> Iterator[tuple[str, int]]:

@@ -77,7 +77,7 @@ class Transport(urllib3.PoolManager):
         tls = {"ssl_context": context(options)} if options.endpoint.startswith("https:") else {}
         super().__init__(
             num_pools=4,
-            # Nobody waits for another storage's requests: what is above the shared maximum is closed after its use.
+            # No request waits for one of another storage: what is above the shared maximum is closed after its use.
             maxsize=MAX_SHARED if self._shares else options.parallelism,
             block=not self._shares,
             retries=_NO_RETRIES,

@@ -1,7 +1,7 @@
 """`Checkpoint`: a reference to a directory that holds a model's state.
 
 Both forms that Ray has had are here: the reference to a directory, and the one that is made from a dict or bytes.
-`StoredCheckpoint` is one in a storage that has no path on this machine; it is fetched when somebody wants to read it.
+`StoredCheckpoint` is one in a storage that has no path on this machine; it is fetched when it is read.
 
 Invariants: a Checkpoint never copies or removes anything by itself; only `to_directory` and its like make a copy. Its
 metadata is one JSON object in ``.metadata.json`` inside the directory, so it travels with the checkpoint. A directory

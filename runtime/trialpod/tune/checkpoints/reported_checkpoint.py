@@ -1,6 +1,6 @@
 """A checkpoint that was reported and may still be on its way to the storage.
 
-Invariant: nothing waits until somebody wants to read it; then `path` waits for the commit and is a local directory.
+Invariant: nothing waits until it is read; then `path` waits for the commit and is a local directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ReportedCheckpoint(Checkpoint):
 
     Args:
         name: its name, "checkpoint_000003".
-        locate: returns its local directory; called once, by the first who uses `path`.
+        locate: returns its local directory; called once, at the first use of `path`.
     """
 
     def __init__(self, name: str, locate: Callable[[], str | os.PathLike[str]]) -> None:

@@ -36,7 +36,7 @@ def algorithm(*names: str, by_name: bool = True) -> Callable[[_Class], _Class]:
 
     Args:
         *names: literals, as the file's text is searched for them.
-        by_name: False where nobody can make one by its name, only have its decisions explained.
+        by_name: False for one that cannot be created by its name, whose decisions are explained all the same.
     """
 
     def register(cls: _Class) -> _Class:

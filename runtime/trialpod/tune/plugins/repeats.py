@@ -1,4 +1,4 @@
-"""The ids of repeats: trials that run a config once more, from the start, before the winner is named."""
+"""The ids of repeats: trials that run a config again, from the start, before the winner is named."""
 
 from __future__ import annotations
 

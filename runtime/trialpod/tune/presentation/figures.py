@@ -176,7 +176,7 @@ class Plots:
         reported = metrics_of(self._outcome.trials)
         if metric not in reported:
             raise InvalidInputError(
-                f"{where}: nobody reported {metric!r}; reported: {', '.join(reported) or 'nothing'}"
+                f"{where}: no trial reported {metric!r}; reported: {', '.join(reported) or 'nothing'}"
             )
         return metric
 

@@ -223,7 +223,7 @@ class PromotionASHAScheduler(MetricScheduler):
 
 
 class _Rung:
-    """The values of one rung, best first, and who was promoted from it."""
+    """The values of one rung, best first, and the trials promoted from it."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[float, int, str]] = []  # (-value, number of the trial, trial_id), sorted

@@ -481,7 +481,7 @@ class _Place:
 
 
 class _Rung:
-    """The values of one rung, best first, and who waits there, best first, or was promoted from it."""
+    """The values of one rung, best first, and the trials that wait there, best first, or were promoted from it."""
 
     def __init__(self) -> None:
         self.values: list[tuple[float, int, str]] = []  # (-value, number of the trial, trial_id), sorted

@@ -49,6 +49,6 @@ class HyperBandForBOHB(HyperBandScheduler):
     def _rank_of_brackets(self, numbers: list[int]) -> list[int]:
         return sorted(numbers)
 
-    def _nobody_else_joins(self, tune_controller: ControllerView) -> bool:
-        nobody_runs = next(iter(tune_controller.running_trials()), None) is None
-        return nobody_runs and super()._nobody_else_joins(tune_controller)
+    def _no_trial_joins(self, tune_controller: ControllerView) -> bool:
+        none_runs = next(iter(tune_controller.running_trials()), None) is None
+        return none_runs and super()._no_trial_joins(tune_controller)

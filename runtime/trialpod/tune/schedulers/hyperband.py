@@ -168,7 +168,7 @@ class HyperBandScheduler(MetricScheduler):
             if bracket.full and bracket.all_wait():
                 self._cut_down(tune_controller, bracket)
         chosen = self._next_ready(tune_controller)
-        if chosen is None and self._nobody_else_joins(tune_controller):
+        if chosen is None and self._no_trial_joins(tune_controller):
             for bracket in self._brackets:
                 if bracket.all_wait():
                     self._cut_down(tune_controller, bracket)
@@ -278,11 +278,11 @@ class HyperBandScheduler(MetricScheduler):
         return self._levels[number % len(self._levels)]
 
     def _rank_of_brackets(self, numbers: list[int]) -> list[int]:
-        """Order brackets by who gets the next place; within a band the least complete one."""
+        """Order brackets by priority for the next place; within a band the least complete one."""
         band = len(self._levels)
         return sorted(numbers, key=lambda number: (number // band, self._brackets[number].completion(), number))
 
-    def _nobody_else_joins(self, tune_controller: ControllerView) -> bool:
+    def _no_trial_joins(self, tune_controller: ControllerView) -> bool:
         """Return whether there is room and no further trial to be had now."""
         return next(iter(tune_controller.pending_trials()), None) is None
 

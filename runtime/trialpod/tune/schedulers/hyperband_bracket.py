@@ -49,7 +49,7 @@ class Bracket:
         self.kept = size  # most trials that may be on this rung
         self.progress = 0.0  # time that its trials have run, in units of the time attribute
         self.members: dict[str, Member] = {}
-        self.closed = False  # nobody joins any more
+        self.closed = False  # no trial joins any more
         self._work = self._total_work()
 
     @property

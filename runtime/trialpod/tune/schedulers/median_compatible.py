@@ -1,7 +1,7 @@
 """The median stopping rule by the rules of Ray Tune 2.60, for results that have to be Ray's.
 
 What differs from the rules of `MedianStoppingRule`: every result is one more, also one that is reported again after a
-restart; the last one counts once more when the trial completes; NaN among a trial's values takes part in its best; a
+restart; the last one counts again when the trial completes; NaN among a trial's values takes part in its best; a
 trial may be paused again and again while there are too few others.
 """
 

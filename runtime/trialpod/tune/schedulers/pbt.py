@@ -473,7 +473,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._next_sync = max(self._next_sync + self._interval, furthest)
         times = [member.train_time for member in live]
         if min(times) >= self._next_sync:
-            self._next_sync = max(times) + self._interval  # or nobody would have anything left to run for
+            self._next_sync = max(times) + self._interval  # or no member would have anything left to run for
         return mine
 
 

@@ -153,7 +153,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._stream = None if draws is None else self._stream_of(draws)
 
     def follow_numpy(self) -> None:
-        """Draw from NumPy's global generator if the script has seeded it: nobody has chosen the seed."""
+        """Draw from NumPy's global generator if the script has seeded it: the seed was not chosen here."""
         self._follows_numpy = True
 
     @property

@@ -147,7 +147,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         self._live.pop(trial_id, None)
         self._failed.pop(trial_id, None)
         if how == "error":
-            self._failed[trial_id] = None  # it may be retried, and end once more
+            self._failed[trial_id] = None  # it may be retried, and end again
         if not self.batch or not known:
             self._pass_on(trial_id, how, result)
             return

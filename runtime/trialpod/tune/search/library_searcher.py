@@ -143,7 +143,7 @@ class LibrarySearcher(Searcher):
         raise NotImplementedError
 
     def _tell(self, number: int, values: Values, ending: Ending) -> None:
-        """Learn how point `number` ended; after an error this may be called once more."""
+        """Learn how point `number` ended; after an error this may be called again."""
         raise NotImplementedError
 
     def _report(self, number: int, scores: tuple[float, ...], step: int) -> None:
@@ -345,7 +345,7 @@ class LibrarySearcher(Searcher):
     """Attributes with the library's objects, which are not pickled but built again from the log."""
 
     def _replay_other(self, entry: list[Any]) -> None:
-        """Learn once more from an entry that only the subclass puts into the log."""
+        """Learn again from an entry that only the subclass puts into the log."""
         raise InvalidInputError(
             f"the log of {type(self).__name__} has an entry that it does not know: {entry!r:.100}"
         )

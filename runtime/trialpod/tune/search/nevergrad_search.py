@@ -1,7 +1,7 @@
 """Nevergrad's optimisers: evolution strategies, particle swarms, differential evolution and others.
 
 Source: Rapin, Teytaud, "Nevergrad - A gradient-free optimization platform", 2018. These optimisers move on with every
-question, so a restored searcher asks the same questions once more. A stopped trial counts with its last value; one
+question, so a restored searcher asks the same questions again. A stopped trial counts with its last value; one
 that failed does not count.
 """
 

@@ -43,7 +43,7 @@ class Repeater(SearcherWrapper):
         self._current: str | None = None
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the current config once more, or a new one."""
+        """Return the current config again, or a new one."""
         group = self._open_group()
         if group is None:
             config = self.searcher.suggest(trial_id)

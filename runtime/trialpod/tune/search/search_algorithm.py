@@ -6,7 +6,7 @@ received. Its state is data.
 
 The calls of a search algorithm about a trial: `on_trial_result` for its results, `on_pause` and `on_unpause` in
 between, and at the end one of `on_trial_complete` and `on_trial_stopped`. A trial that ended with an error may be
-tried once more; then there is another end.
+retried; then there is another end.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Searcher(SavedPlugIn):
         """Learn that a paused trial continues."""
 
     def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
-        """Take over a config that this searcher suggested earlier; by default it is computed once more."""
+        """Take over a config that this searcher suggested earlier; by default it is computed again."""
         again = self.suggest(trial_id)
         if not self._differed and not _agrees(again, config):
             self._differed = True

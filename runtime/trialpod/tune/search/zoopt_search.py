@@ -1,7 +1,7 @@
 """SRacos, the classification-based optimiser of ZOOpt.
 
 Source: Hu, Qian, Yu, "Sequential Classification-Based Optimization for Direct Policy Search", AAAI 2017. It moves on
-with every question, so a restored searcher asks the same questions once more. It waits for the results of its first
+with every question, so a restored searcher asks the same questions again. It waits for the results of its first
 points; until then, and while `parallel_num` trials are unfinished, there is no suggestion. A stopped trial counts
 with its last value, a failed one as the worst.
 """
@@ -131,7 +131,7 @@ class ZOOptSearch(LibrarySearcher):
                     break  # else: it met only known points, where it happened to look
             if self._racos.init_num == self._parameter.get_train_size():
                 # The question after the first phase is answered by None and closes a gate until all results of that
-                # phase are there. It is asked at once, so that it does not matter whether anybody else asks.
+                # phase are there. It is asked at once, so that it does not matter whether others ask.
                 self._racos.suggest()
         return self.FINISHED if isinstance(found, str) else found
 

@@ -1,6 +1,6 @@
 """The large values of an experiment in a process that has no access to its storage: each is asked for once.
 
-Invariants: a value's file has no name in any folder, so nobody else can write to it, and it goes with the process.
+Invariants: a value's file has no name in any folder, so no other process can write to it, and it goes with its own.
 Values are known by their contents: an equal one is referred to, never stored a second time.
 """
 

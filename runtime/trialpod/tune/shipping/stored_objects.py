@@ -6,7 +6,7 @@ as long as the experiment does.
 While a Trainable is pickled, a `Stored` that is large enough is written as a reference, and its value goes into a
 file of its own; while it is unpickled, the reference becomes the value again. The file is one line of JSON, the
 pickle, and after it the buffers that NumPy and its like hand out beside the pickle. These are mapped into memory, not
-read: the trials of a machine share the pages that nobody writes to.
+read: the trials of a machine share the pages that none writes to.
 
 Invariants:
 

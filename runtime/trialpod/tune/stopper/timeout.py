@@ -2,7 +2,7 @@
 
 Time is passed in: the caller calls `observe(now)` before `stop_all`, and sets a timer for
 `remaining` seconds. The clock is the experiment's own: it starts with the experiment, so that the import of the
-user's module counts, as in Ray; it stops while the experiment is suspended and while nobody runs it, and a
+user's module counts, as in Ray; it stops while the experiment is suspended and while no process runs it, and a
 restored stopper continues with what was used. In Ray a restored one begins again.
 """
 

@@ -6,14 +6,14 @@ from trialpod_operator.cluster.pods.queues import AHEAD, IN_QUEUE, slots
 
 
 def rounds(room: int, most: int, *, queued: bool) -> list[int]:
-    """Return how many attempts are under way after each round in which all find a place that there is room for."""
+    """Return how many attempts are in progress after each round in which all find a place that there is room for."""
     now, placed, seen = None, 0, []
     for _ in range(12):
         found = slots(now, placed, most, queued=queued, waits=queued and placed == room)
         now = found if found is not None else now
-        under_way = most if now is None else min(now, most)
-        seen.append(under_way)
-        placed = min(under_way, room)
+        in_progress = most if now is None else min(now, most)
+        seen.append(in_progress)
+        placed = min(in_progress, room)
     return seen
 
 

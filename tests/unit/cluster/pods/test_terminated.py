@@ -168,14 +168,14 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "limit of 2Gi; raise memory in spec.workers.resources (in spec.resources, without these)",
     ),
     (
-        "deleted by somebody",
+        "deleted by another client",
         live_pod(phase="Failed", state=terminated(143), metadata=dict(_DELETED)),
         "disruption",
         "PodDeleted",
-        "somebody",
+        "another client",
     ),
     (
-        "failed by itself before somebody deleted it",
+        "failed by itself before a client deleted it",
         live_pod(phase="Failed", state=terminated(3, finished=-60), metadata=dict(_DELETED)),
         "failure",
         "ContainerFailed",

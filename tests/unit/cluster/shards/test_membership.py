@@ -1,4 +1,4 @@
-"""Replicas at work: their Leases, the one written map, handover and takeover, by each replica's own clock."""
+"""Active replicas: their Leases, the one written map, handover and takeover, by each replica's own clock."""
 
 from __future__ import annotations
 

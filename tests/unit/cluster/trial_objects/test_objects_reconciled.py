@@ -293,7 +293,7 @@ class TestWhatKeepsTrialsFromBeginning:
             await world.apply(numSamples=1, **job())
             await until(lambda: world.trials() and self.waiting(world), 120.0)
             assert self.waiting(world)["reason"] == "TrialResourceWithoutStatus"
-            assert "no controller looks after it; install the controller" in self.waiting(world)["message"]
+            assert "no controller handles it; install the controller" in self.waiting(world)["message"]
 
         play(scenario)
 

@@ -73,5 +73,5 @@ class TestFigures:
         assert {tick.get_text() for tick in axes.get_yticklabels()} == {"lr", "layers", "optimizer"}
 
     def test_unknown_metric_is_named(self, grid: ResultGrid) -> None:
-        with pytest.raises(InvalidInputError, match=r"nobody reported 'acc'; reported: loss"):
+        with pytest.raises(InvalidInputError, match=r"no trial reported 'acc'; reported: loss"):
             grid.plot.curves("acc")

@@ -52,7 +52,7 @@ export function applyQuery(store, query) {
       else if (kind === "range") store.ranges.set(key, { none, min: Number(rest[0]), max: Number(rest[1]) });
       else store.ranges.set(key, { none });
     } catch {
-      continue; // a link that somebody shortened
+      continue; // a shortened link
     }
   }
   store.selection = new Set((query.get("selected") ?? "").split(",").filter((id) => store.rows.has(id)));

@@ -1,4 +1,4 @@
-/** A chart as everybody can read it: a title, one sentence, the picture, and the same as a table. */
+/** An accessible chart: a title, one sentence, the picture, and the same as a table. */
 
 import { fill, h } from "./dom.js";
 
@@ -6,7 +6,7 @@ let last = 0;
 const MAX_TABLE_ROWS = 500;
 
 /**
- * Returns {el, host, sentence(words), progress(done, all), refreshTable()}. `table` returns {heads, rows} when somebody asks for it.
+ * Returns {el, host, sentence(words), progress(done, all), refreshTable()}. `table` returns {heads, rows} on demand.
  */
 export function figure({ title, controls = [], table, wide = false, level = "h3" }) {
   const id = `figure-${++last}`;

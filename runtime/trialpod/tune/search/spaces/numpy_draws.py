@@ -1,6 +1,6 @@
 """Draws from NumPy's generators, call by call as Ray Tune makes them: the same seed gives the same values.
 
-NumPy is imported only by who has a generator of it, or a seed for one.
+NumPy is imported only where there is a generator of it, or a seed for one.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ export function timeline(store) {
   let width = 0;
   let stopped = false;
 
-  // An experiment that nobody runs ends with its last event.
+  // An experiment that no process runs ends with its last event.
   const now = () => store.now();
   const shown = () => store.visible().filter((row) => byTrial.has(row.id));
 
