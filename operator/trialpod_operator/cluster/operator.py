@@ -27,8 +27,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-import kopf
-
 from trialpod.errors import TrialpodError
 from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import kube as paths
@@ -37,6 +35,7 @@ from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import Kube
+from trialpod_operator.cluster.lean_kopf import kopf
 from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS, sample_loop_lag
 from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page
 from trialpod_operator.cluster.object_watch import ObjectWatch

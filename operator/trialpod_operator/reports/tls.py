@@ -21,8 +21,11 @@ from trialpod_operator.reports.connection import Connection, ConnectionOwner
 
 logger = logging.getLogger(__name__)
 
-BUFFER_BYTES = 32 * 1024
-"""What each connection reads into. asyncio's own 256 KiB would be most of the memory where thousands are open."""
+BUFFER_BYTES = 8 * 1024
+"""What each connection reads into. With asyncio's own 256 KiB it would be most of the memory of thousands.
+
+With 32 KiB a connection takes 59 kB and a request of 800 bytes 0.17 ms of CPU, with 8 KiB 33 kB and 0.14 ms; one of
+1 MB takes 2.6 ms instead of 1.0 (measured 2026-11-26, Python 3.11)."""
 
 
 class HandshakeOwner(ConnectionOwner, Protocol):
