@@ -126,6 +126,8 @@ class S3Client:
             Rejection: it failed for good.
         """
         self._session()
+        from http.client import HTTPException
+
         from urllib3.exceptions import HTTPError
 
         patience = self.options.retry_s if patience_s is None else patience_s
@@ -141,7 +143,7 @@ class S3Client:
             except ErrorAnswerError as error:
                 answer = error.answer
                 failure = from_answer(answer, doing, self.options.endpoint, self.credentials.source)
-            except (HTTPError, OSError, ShortFileError) as error:
+            except (HTTPError, HTTPException, OSError, ShortFileError) as error:
                 failure = from_exception(error, doing, self.options.endpoint)
             uncertain = uncertain or (failure.ambiguous and writes)
             now = self._clock()
@@ -179,10 +181,7 @@ class S3Client:
         """Make a request that minio's client has no method for, as of `run`; the key "" is the bucket."""
 
         def operation(_minio: Minio) -> Answer:
-            transport = self._session().transport
-            url = transport.url(method, self.bucket, key, query or {})
-            response = transport.urlopen(method, url, headers=headers, body=body)
-            answer = Answer.of(response.status, response.headers, response.data)
+            answer = self._session().transport.exchange(method, self.bucket, key, query or {}, headers or {}, body)
             # CompleteMultipartUpload may announce a failure after it has sent status 200.
             if method == "POST" and b"<Error>" in answer.body[:1024] and error_code(answer)[0]:
                 raise ErrorAnswerError(answer)

@@ -1,9 +1,10 @@
-"""The connections of one process to one S3 server: urllib3's pool, with minio's signature on every request.
+"""The connections of one process to one S3 server, with a signature on every request.
 
-minio's client sends its requests through a urllib3 pool that it is given. This one is given to a client without
-credentials and signs by itself, because the client could not: each try with the keys that are valid now, for the
-server's clock, with any header (a presigned URL signs none, and Amazon refuses unsigned ``x-amz-*`` headers), and
-without a second pass over a body that a checksum header protects.
+Requests that minio's client has no method for, which are most, are sent by `exchange` on connections of their own
+(`connections` says why). minio's client sends its own through a urllib3 pool that it is given. This one is given to a
+client without credentials and signs by itself, because the client could not: each try with the keys that are valid
+now, for the server's clock, with any header (a presigned URL signs none, and Amazon refuses unsigned ``x-amz-*``
+headers), and without a second pass over a body that a checksum header protects.
 
 A process with many storages, as the operator is, has them share connections (`share_connections`): else each keeps
 its own open, used or not.
@@ -19,28 +20,26 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from http.client import HTTPResponse, IncompleteRead
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import urllib3
 from minio import Minio
-from minio.credentials import Credentials as MinioCredentials
 from minio.helpers import BaseURL
-from minio.signer import sign_v4_s3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.response import BaseHTTPResponse
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3.connections import Connections, head_of
 from trialpod.storage.s3.credentials import Credentials
 from trialpod.storage.s3.errors import Answer, ErrorAnswerError
 from trialpod.storage.s3.files import FilePart
 from trialpod.storage.s3.routes import Dial
+from trialpod.storage.s3.signature import Signer, canonical_query
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 _UNACKNOWLEDGED_MS = 20_000
@@ -48,6 +47,9 @@ _UNACKNOWLEDGED_MS = 20_000
 _NO_RETRIES = urllib3.Retry.from_int(False)
 MAX_SHARED = 32
 """Idle connections to one server that are kept, where storages share them."""
+_MAX_HOSTS = 64
+"""Where buckets are part of the host's name, each has one."""
+
 _KEEPALIVE_S = 10
 """Interval of the probes that must be acknowledged while an answer is awaited."""
 
@@ -75,6 +77,7 @@ class Transport(urllib3.PoolManager):
         self._shares = options.share_connections and dial is None
         context = _shared_tls_context if self._shares else tls_context
         tls = {"ssl_context": context(options)} if options.endpoint.startswith("https:") else {}
+        self._tls = tls.get("ssl_context")
         super().__init__(
             num_pools=4,
             # No request waits for one of another storage: what is above the shared maximum is closed after its use.
@@ -85,12 +88,18 @@ class Transport(urllib3.PoolManager):
             **tls,
         )
         self.pool_classes_by_scheme = _pool_classes(dial)
-        self._room = threading.BoundedSemaphore(options.parallelism) if self._shares else nullcontext()
+        self._room = threading.BoundedSemaphore(options.parallelism)
+        self._direct: dict[Any, Connections] = {}
         if self._shares:
-            self.pools = _shared_pools()
+            self.pools, self._direct = _shared_pools()
+        self._dial = dial
+        self._connect_timeout_s, self._timeout_s = options.connect_timeout_s, options.timeout_s
+        self._max_idle = MAX_SHARED if self._shares else options.parallelism
         self._address = BaseURL(options.endpoint, options.region)
         self._address.virtual_style_flag = options.addressing == "virtual"
         self._region = options.region
+        self._signer = Signer(options.region)
+        self._roots: dict[str, tuple[str, str]] = {}
         self._keys = keys
         self._now = now
 
@@ -98,6 +107,38 @@ class Transport(urllib3.PoolManager):
         """Close the idle connections, unless others share them."""
         if not self._shares:
             super().clear()
+            for each in list(self._direct.values()):
+                each.clear()
+
+    def exchange(
+        self,
+        method: str,
+        bucket: str,
+        key: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: bytes | FilePart,
+    ) -> Answer:
+        """Send a signed request for an object, or for the bucket with key "", and return an answer with a 2xx status.
+
+        Raises:
+            ErrorAnswerError: the server gave another answer.
+            OSError: there is no complete answer.
+            HTTPException: there is no answer of HTTP.
+        """
+        host, root = self._roots.get(bucket) or self._root(bucket)
+        path = f"{root}{quote(key)}" if key else root[:-1] or "/"
+        encoded = sorted((quote(name, ""), quote(value, "")) for name, value in query.items())
+        sorted_query = "&".join([f"{name}={value}" for name, value in encoded])
+        more = self._signed(method, host, path, sorted_query, headers, body)
+        more["accept-encoding"] = "identity"
+        more["user-agent"] = "trialpod"
+        head = head_of(method, f"{path}?{sorted_query}" if sorted_query else path, more)
+        with self._room:
+            answer = self._connections(host).exchange(partial(self._connected, host), method, head, body)
+        if 200 <= answer.status < 300:
+            return answer
+        raise ErrorAnswerError(answer)
 
     def urlopen(  # type: ignore[override]
         self,
@@ -115,7 +156,9 @@ class Transport(urllib3.PoolManager):
             ErrorAnswerError: the server gave another answer.
             HTTPError: of urllib3: there is no complete answer.
         """
-        signed = self._signed(method, url, dict(headers or {}), body)
+        address = urlsplit(url)
+        path, query = address.path or "/", canonical_query(address.query)
+        signed = self._signed(method, address.netloc, path, query, headers or {}, body)
         options |= {"decode_content": False}
         with self._room:
             response = super().urlopen(method, url, redirect=False, body=body, headers=signed, **options)
@@ -137,27 +180,50 @@ class Transport(urllib3.PoolManager):
             ).geturl()
         )
 
+    def _root(self, bucket: str) -> tuple[str, str]:
+        """Return the host of a bucket's objects, and what their paths begin with."""
+        url = urlsplit(self.url("GET", bucket, "x", {}))
+        self._roots[bucket] = found = (url.netloc, url.path[:-1])
+        return found
+
+    def _connections(self, host: str) -> Connections:
+        key = (host, self._tls, self._timeout_s)
+        found = self._direct.get(key)
+        if found is None:
+            found = self._direct.setdefault(key, Connections(self._max_idle))
+            for oldest in list(self._direct)[:-_MAX_HOSTS]:
+                self._direct.pop(oldest, None)  # they end with their last request
+        return found
+
+    def _connected(self, host: str) -> socket.socket:
+        """Return a new connection to a host, with its port if that is not the scheme's."""
+        address = urlsplit(f"//{host}")
+        name = (address.hostname or "").rstrip(".")
+        port = address.port or (80 if self._tls is None else 443)
+        made = _connected(name, port, self._connect_timeout_s, self._dial)
+        try:
+            if self._tls is not None:
+                made = self._tls.wrap_socket(made, server_hostname=name)
+            made.settimeout(self._timeout_s)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     def _signed(
-        self, method: str, url: str, headers: dict[str, str], body: bytes | FilePart | None
+        self,
+        method: str,
+        host: str,
+        path: str,
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes | FilePart | None,
     ) -> dict[str, str]:
-        keys, address = self._keys(), urlsplit(url)
         digest = UNSIGNED if isinstance(body, FilePart) else hashlib.sha256(body or b"").hexdigest()
-        date = datetime.fromtimestamp(self._now(), timezone.utc)
-        headers |= {"Host": address.netloc, "x-amz-date": f"{date:%Y%m%dT%H%M%SZ}", "x-amz-content-sha256": digest}
-        if keys.token:
-            headers["x-amz-security-token"] = keys.token
         if method in ("PUT", "POST"):
-            headers["Content-Length"] = str(body.length if isinstance(body, FilePart) else len(body or b""))
-        signed: dict[str, str] = sign_v4_s3(
-            method=method,
-            url=address,
-            region=self._region,
-            headers=headers,
-            credentials=MinioCredentials(keys.access_key, keys.secret_key, keys.token or None),
-            content_sha256=digest,
-            date=date,
-        )
-        return signed
+            length = body.length if isinstance(body, FilePart) else len(body or b"")
+            headers = {**headers, "content-length": str(length)}
+        return self._signer.signed(method, host, path, query, headers, digest, self._keys(), self._now())
 
 
 def connect(options: StorageOptions, transport: Transport) -> Minio:
@@ -196,15 +262,15 @@ def _timeout(connect_s: float, read_s: float) -> urllib3.Timeout:
     return urllib3.Timeout(connect=connect_s, read=read_s)
 
 
-_shared: dict[int, Any] = {}  # by process: the pools, by everything that makes their connections differ
+_shared: dict[int, Any] = {}  # by process: urllib3's pools and ours, by what makes their connections differ
 _contexts: dict[tuple[str, str, int], Any] = {}
 
 
 def _shared_pools() -> Any:
-    """Return the pools that the storages of this process share; those of a parent stay unused."""
+    """Return what the storages of this process share; what a parent has stays unused."""
     found = _shared.get(os.getpid())
     if found is None:
-        found = _shared.setdefault(os.getpid(), urllib3.PoolManager(num_pools=16).pools)
+        found = _shared.setdefault(os.getpid(), (urllib3.PoolManager(num_pools=16).pools, {}))
     return found
 
 
@@ -252,19 +318,7 @@ def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
 
     def connected(connection: HTTPConnection) -> socket.socket:
         timeout_s = connection.timeout if isinstance(connection.timeout, int | float) else None
-        if dial is not None:
-            made = dial(timeout_s or 0.0)
-        else:
-            host = connection.host.rstrip(".").strip("[]")
-            address = "localhost" if host.endswith(".localhost") else host
-            made = socket.create_connection((address, connection.port), timeout=timeout_s)
-        try:
-            _tune(made)
-            made.settimeout(timeout_s)
-        except BaseException:
-            made.close()
-            raise
-        return made
+        return _connected(connection.host.rstrip(".").strip("[]"), connection.port, timeout_s, dial)
 
     class Plain(HTTPConnection):
         response_class = _Response
@@ -291,6 +345,22 @@ def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
         ConnectionCls = Tls
 
     return {"http": PlainPool, "https": TlsPool}
+
+
+def _connected(host: str, port: int, timeout_s: float | None, dial: Dial | None) -> socket.socket:
+    """Return a new connection to a host by its name, without brackets, or by `dial`."""
+    if dial is not None:
+        made = dial(timeout_s or 0.0)
+    else:
+        address = "localhost" if host.endswith(".localhost") else host
+        made = socket.create_connection((address, port), timeout=timeout_s)
+    try:
+        _tune(made)
+        made.settimeout(timeout_s)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _tune(connection: socket.socket) -> None:
