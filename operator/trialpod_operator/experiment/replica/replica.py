@@ -10,7 +10,8 @@ copied from here: the attempts put them into the storage by themselves.
   storage has everything. So a restart need not read it, nor compare. What `catch_up` has copied just before, the
   journal need not wait for.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
-  quarter, and at its end; over a trial's life that is at most five times their size.
+  quarter, and at its end; over a trial's life that is at most five times their size. Running trials take turns, one
+  in a second: with very many of them, most have their files copied once.
 * What is written after the deletion of the whole experiment is deleted too (`post_delete_cleanup`).
 * What cannot be copied now is copied later. Nothing here ever stops training.
 
@@ -38,14 +39,13 @@ from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import EmptiedError, FencedError, PostDeleteCleanup
-from trialpod_operator.experiment.replica.upload_queue import UploadQueue
+from trialpod_operator.experiment.replica.upload_queue import LiveTurns, UploadQueue
 
 __all__ = ["EmptiedError", "FencedError", "Replica", "ReplicaStatus"]
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-LIVE_INTERVAL_S = 15.0
 GROWTH = 1.25
 BACKOFF_MAX_S = 30.0
 COMMIT_BACKOFF_MAX_S = 5.0
@@ -115,7 +115,7 @@ class Replica:
         self._tell_end: Callable[[], None] = lambda: None
         self._ended_copying = False
         self._broken: FencedError | None = None
-        self._looked_at_live = float("-inf")
+        self._live_turns = LiveTurns()
         self._finishing = threading.Event()
         self._given_up = False
         self.errors = 0  # how often the storage did not take what was to be copied
@@ -443,10 +443,8 @@ class Replica:
             due = self._files.due_of_experiment()
             catching_up = self._catching_up == _ASKED
             due += self._files.due_of_trials(self._trials.behind() if catching_up else taken.due)
-            look = self._monotonic() - self._looked_at_live >= LIVE_INTERVAL_S
-            if taken.live and look and not catching_up and not everything:
-                self._looked_at_live = self._monotonic()
-                due += self._files.due_of_trials(taken.live, growth=GROWTH)
+            if not catching_up and not everything:
+                due += self._files.due_of_trials(self._live_turns.take(taken.live, self._monotonic()), growth=GROWTH)
             if due or journal_too:
                 self._copy_records_of_files()
             self._files.send(due, self._journal.refuse_outdated)

@@ -1,16 +1,28 @@
 """Which trials' files are to be copied, and when: those that run, those that are complete, those that may lag behind.
 
+Running trials take turns (`LiveTurns`), so that the requests for their copies do not grow with their number.
+
 A trial whose files the storage may not have is in one of these sets at every moment, also while it is copied: a
 snapshot, which replaces the records that these files could be written from again, brings them all along.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from trialpod_operator.experiment.replica.files import LogText
+
+LIVE_INTERVAL_S = 15.0
+"""Minimum interval between two looks at the files of a running trial, and before the first one."""
+
+LIVE_PER_S = 1.0
+"""Rate of these looks: with more running trials than `LIVE_INTERVAL_S` they take turns."""
+
+LIVE_MAX_S = 300.0
+"""Maximum interval between two looks at a trial: with very many, the rate grows instead."""
 
 
 class Taken(NamedTuple):
@@ -100,3 +112,28 @@ class UploadQueue:
                 self._due |= self._copying
                 self._logs[:0] = taken.logs
             self._copying = set()
+
+
+class LiveTurns:
+    """Says which running trials' files are to be looked at. Not safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._looked: dict[str, float] = {}  # of each that runs, when it was looked at, or first seen
+        self._used_to = float("-inf")  # looks are allowed from then on
+
+    def take(self, live: Iterable[str], now: float) -> list[str]:
+        """Return the directories whose turn it is among those of all trials that run.
+
+        Args:
+            live: of all that run.
+            now: monotonic seconds.
+        """
+        looked = self._looked = {name: self._looked.get(name, now) for name in live}
+        rate = max(LIVE_PER_S, len(looked) / LIVE_MAX_S)
+        self._used_to = max(self._used_to, now - LIVE_INTERVAL_S)  # what was not used for long is lost
+        room = int((now - self._used_to) * rate)
+        due = [(at, name) for name, at in looked.items() if now - at >= LIVE_INTERVAL_S]
+        found = [name for _, name in heapq.nsmallest(room, due)]
+        self._used_to += len(found) / rate
+        looked.update(dict.fromkeys(found, now))
+        return found
