@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -196,6 +197,10 @@ class TokenIssuer:
         key = serialization.load_pem_private_key(data, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         self._key = key
+        public = key.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        self._key_id = _encoded(hashlib.sha256(public).digest()).decode()
         self._namespace, self._account, self._audience = namespace, account, audience
         found = control_plane.kubectl("get", "serviceaccount", account, "-n", namespace, "-o", "json")
         self._uid = json.loads(found)["metadata"]["uid"]
@@ -219,7 +224,7 @@ class TokenIssuer:
             "jti": os.urandom(8).hex(),
             "kubernetes.io": bound,
         }
-        header = {"alg": "ES256", "typ": "JWT"}
+        header = {"alg": "ES256", "kid": self._key_id}
         signed = b".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
         r, s = utils.decode_dss_signature(self._key.sign(signed, ec.ECDSA(hashes.SHA256())))
         return (signed + b"." + _encoded(r.to_bytes(32, "big") + s.to_bytes(32, "big"))).decode()

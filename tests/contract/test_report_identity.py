@@ -42,7 +42,7 @@ from trialpod_operator.cluster.certificates import (
     plan_rotation,
     ssl_context,
 )
-from trialpod_operator.cluster.identity import Gate, TokenReviewer
+from trialpod_operator.cluster.identity.reviewer import Gate, TokenReviewer
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.rate import Rate, RateLimiter

@@ -176,15 +176,22 @@ class ObjectCache:
 
     def experiment_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the key of the experiment that a pod belongs to, "" when there is no such pod."""
+        return self._find_pod(namespace, name, uid)[0]
+
+    def pod_by_uid(self, namespace: str, name: str, uid: str) -> Object | None:
+        """Return that pod, of whatever experiment; None when no watch has shown it, or it is gone."""
+        return _unpacked(self._find_pod(namespace, name, uid)[1])
+
+    def _find_pod(self, namespace: str, name: str, uid: str) -> tuple[str, Object | _Packed | None]:
         key = self._keys_of_pods.get((namespace, name), "")
         pod = self._pods.get(key, {}).get(name)
         if pod is not None and _identity(pod)[0] == uid:
-            return key
+            return key, pod
         for key, pods in self._parts.items():
             pod = pods.get(name) if key.startswith(f"{namespace}/") else None
             if pod is not None and _identity(pod)[0] == uid:
-                return key
-        return ""
+                return key, pod
+        return "", None
 
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""

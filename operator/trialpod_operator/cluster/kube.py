@@ -192,6 +192,15 @@ class ApiServer(ABC):
         answer = await self.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
         return dict(answer.get("status") or {})
 
+    async def token_keys(self) -> tuple[str, dict[str, Any]]:
+        """Return the issuer of service account tokens, and the set of its public keys."""
+        about, keys = [
+            # As text, because the server does not call the second one JSON.
+            msgspec.json.decode(await self.request("GET", path, text=True))
+            for path in ("/.well-known/openid-configuration", "/openid/v1/jwks")
+        ]
+        return str(about["issuer"]), keys
+
 
 class Kube(ApiServer):
     """Calls the API server. Owned by the operator's event loop.

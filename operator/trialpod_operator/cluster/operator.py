@@ -33,7 +33,8 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
-from trialpod_operator.cluster.identity import Gate, TokenReviewer
+from trialpod_operator.cluster.identity.reviewer import Gate, TokenReviewer
+from trialpod_operator.cluster.identity.token_keys import TokenKeys
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.lean_kopf import kopf
 from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS, sample_loop_lag
@@ -105,7 +106,8 @@ class OperatorProcess:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
         service = ReportService(self._controller, REPORT_SECONDS.observe)
-        self._server = ReportServer(Gate(service, TokenReviewer(review)))
+        keys = TokenKeys(kube.token_keys, self._controller.cache.pod_by_uid)
+        self._server = ReportServer(Gate(service, TokenReviewer(review, keys.pod_of)))
         # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
         probes = {"/healthz": self.liveness, "/readyz": self.readiness}
         self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self.metrics)})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trialpod_operator.cluster.identity import (
+from trialpod_operator.cluster.identity.reviewer import (
     NotAuthenticatedError,
     PodIdentity,
     ReviewUnavailableError,

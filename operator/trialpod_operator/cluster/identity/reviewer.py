@@ -1,5 +1,7 @@
 """Who sent a request: the pod that a bound service account token belongs to, asked of the API server and remembered.
 
+A token that is seen for the first time may be known without a question, by the API server's keys (`token_keys`).
+
 What the API server says is `status` of a TokenReview (authentication.k8s.io/v1). A token that is bound to a pod makes
 it name that pod in ``user.extra``; nothing that the caller says about itself is believed.
 
@@ -42,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 Review = Callable[[str], Awaitable[Mapping[str, Any]]]
 """Asks the API server about a token, with the audience, and returns the TokenReview's ``status`` as JSON data."""
+
+PodOf = Callable[[str], Awaitable["PodIdentity | None"]]
+"""Returns the pod that a token belongs to where that is certain; None says nothing."""
 
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
@@ -90,6 +95,7 @@ class TokenReviewer:
 
     Args:
         review: asks the API server.
+        pod_of: knows a token without asking, None when nothing does.
         clock: seconds since the epoch, as in a token's expiry.
         audience: what tokens must be made for.
         cache_s: how long a "yes" is believed at most; it is never believed longer than the token is valid.
@@ -104,6 +110,7 @@ class TokenReviewer:
     def __init__(
         self,
         review: Review,
+        pod_of: PodOf | None = None,
         *,
         clock: Callable[[], float] = time.time,
         audience: str = TOKEN_AUDIENCE,
@@ -116,6 +123,7 @@ class TokenReviewer:
         size: int = 16_384,
     ) -> None:
         self._review = review
+        self._pod_of = pod_of
         self._waiting = waiting
         self._turn_s = 1.0 / reviews.per_s
         self._next_turn = 0.0  # when the next deferred caller comes back
@@ -156,6 +164,11 @@ class TokenReviewer:
         known = self._recall(self._accepted, key, now) or self._recall(self._refused, key, now)
         if known is None:
             token, expires = self._checked(authorization, now)
+            if self._pod_of is not None and key not in self._accepted and key not in self._asked:
+                identity = await self._pod_of(token)
+                if identity is not None:
+                    self._accept(key, identity, expires)
+                    return identity
             task = self._asked.get(key)
             if task is None:
                 self._admit(source)
@@ -226,7 +239,10 @@ class TokenReviewer:
             known = _Known(None, now + self._refused_s, why=str(error))
             self._remember(self._refused, key, known)
             return known
-        known = _Known(identity, min(expires, now + self._cache_s), expires)
+        return self._accept(key, identity, expires)
+
+    def _accept(self, key: bytes, identity: PodIdentity, expires: float) -> _Known:
+        known = _Known(identity, min(expires, self._clock() + self._cache_s), expires)
         self._remember(self._accepted, key, known)
         return known
 

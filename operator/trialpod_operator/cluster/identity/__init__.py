@@ -1,0 +1,1 @@
+"""Who sends a report: the pod that a token is bound to."""
