@@ -32,8 +32,8 @@ from sim_plan import (
 from sim_world import simulate
 
 PARTS = 4
-SEEDS = 70
-MORE_SEEDS = 230
+SEEDS = 40
+MORE_SEEDS = 260
 OWN_SEEDS = 8
 MORE_OWN_SEEDS = 100
 MOST_SEEDS = 900
