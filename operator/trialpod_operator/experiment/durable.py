@@ -62,6 +62,11 @@ MAX_OBJECTS_PER_RUNNING = 2
 """Objects of the journal after which a snapshot replaces them, at least, and for each trial that runs: a restart
 reads them all, as it reads two files of each of these trials."""
 
+FILES_AFTER_S = 0.01
+FILES_AFTER_MAX_S = 10.0
+"""The trials' files are copied that much later for each attempt that runs at the start: all of these call first, and
+comparing and copying files takes as much CPU as their calls."""
+
 MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
 
 
@@ -212,6 +217,7 @@ class DurableExperiment:
             lambda status: self._in_loop(self._record_replica, status),
             lambda error: self._in_loop(self.fail, error),
             lambda position: self._in_loop(self._release, position),
+            files_after_s=min(FILES_AFTER_MAX_S, FILES_AFTER_S * len(self.engine.state.running)),
         )
         if self._replicated < self.position:
             replica.request(self.position, urgent=True)

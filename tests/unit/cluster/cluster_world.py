@@ -33,13 +33,16 @@ KEY = "team/digits"
 class InlineReplica(Replica):
     """The replica without threads: it copies in the loop, a moment after it was asked to."""
 
-    def start(self, report: Any, fenced: Any, committed: Any = lambda _position: None) -> None:
+    def start(
+        self, report: Any, fenced: Any, committed: Any = lambda _position: None, *, files_after_s: float = 0.0
+    ) -> None:
         self._report, self._fenced, self._committed = report, fenced, committed
         self._loop = asyncio.get_running_loop()
         self._monotonic = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._arm(0.01)
+        assert 0.0 <= files_after_s <= 10.0
 
     def request(self, position: int, *, urgent: bool) -> None:
         super().request(position, urgent=urgent)
@@ -108,6 +111,8 @@ class Operator:
         self.service = ReportService(self.controller)
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
+        if ownership is None:
+            self.controller.services.all_listed = self._all_listed
         queue = self.controller.queue
         queue.jitter = lambda: world.jitter.uniform(0.75, 1.25)
         self.errors: list[BaseException] = []
@@ -123,6 +128,10 @@ class Operator:
     def reconciles(self) -> int:
         """How many reconcile passes have begun."""
         return self.controller.queue.passes
+
+    async def _all_listed(self) -> bool:
+        await self.watch.first_list.wait()
+        return True
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
         getattr(self.controller, f"on_{kind}")(item, deleted=deleted)

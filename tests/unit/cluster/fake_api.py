@@ -261,8 +261,13 @@ class Watch:
         """Whether the news of an object's deletion gets lost."""
         self.closed = False
         api.watches.append(self)
+        self.first_list = asyncio.Event()  # set once everything that was there at the start was shown
         for plural in WATCHED:
             self.list_again(plural)
+        asyncio.get_running_loop().call_at(max([0.0, *self._last.values()]) + 2e-6, self._end_list)
+
+    def _end_list(self) -> None:
+        self.first_list.set()
 
     def list_again(self, plural: str) -> None:
         """Show everything that is there, as at the start of a watch."""

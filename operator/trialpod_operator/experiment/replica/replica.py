@@ -117,6 +117,7 @@ class Replica:
         self._broken: FencedError | None = None
         self._live_turns = LiveTurns()
         self._finishing = threading.Event()
+        self._files_after_s = 0.0
         self._given_up = False
         self.errors = 0  # how often the storage did not take what was to be copied
         self.refused = False  # it refuses the keys, or what they may do, as it was asked last
@@ -202,6 +203,8 @@ class Replica:
         report: Callable[[ReplicaStatus], None],
         fenced: Callable[[FencedError], None],
         committed: Callable[[int], None] = lambda _position: None,
+        *,
+        files_after_s: float = 0.0,
     ) -> None:
         """Start copying. All three functions are called from the copying threads.
 
@@ -210,8 +213,10 @@ class Replica:
             fenced: called once when another process writes the same experiment; nothing is copied any more.
             committed: called with a number that was given to `request`, once everything that the journal held at that
                 call is in the storage.
+            files_after_s: for how long the trials' files wait, unless `finish` is called before.
         """
         self._report, self._fenced, self._committed = report, fenced, committed
+        self._files_after_s = files_after_s
         self._thread = threading.Thread(target=self._run, name="trialpod-replica", daemon=True)
         self._thread.start()
         self._files_thread = threading.Thread(target=self._run_files, name="trialpod-replica-files", daemon=True)
@@ -347,6 +352,7 @@ class Replica:
             self._journal_complete.set()
 
     def _run_files(self) -> None:
+        self._finishing.wait(self._files_after_s)
         try:
             self._repeat(self._copy_files, self._wake, BACKOFF_MAX_S)
         finally:
