@@ -22,7 +22,7 @@ STAMP := .installed
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster cluster-together \
 	cluster-apart cluster-serial test-addons cluster cluster-down cluster-image lint types layers style \
-	format lock bench bench-scale chaos-cluster site release sbom soak chaos minio clean bench-quality
+	format lock bench bench-scale bench-peers chaos-cluster site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,10 @@ bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (in
 
 bench-scale: $(VENV)/$(STAMP) ## Measure the operator with 1,000 running trials on fake nodes: SCALE=0.1 for fewer (root, Go)
 	$(BIN)/python benchmarks/scale --scale $(or $(SCALE),1) $(BENCH_ARGS)
+
+bench-peers: cluster ## Measure Katib and Ray Tune on KubeRay beside trialpod on the test cluster (root, Go; an hour, the first time more)
+	$(BIN)/python benchmarks/peers --prepare
+	tools/cluster/exec $(BIN)/python benchmarks/peers $(BENCH_ARGS)
 
 bench-quality: $(VENV)/$(STAMP) ## Measure what tuners find for their GPU time, beside the peers' own code (QUICK=1: alone)
 	$(BIN)/python benchmarks/quality $(if $(QUICK),--quick,--full) $(BENCH_ARGS)

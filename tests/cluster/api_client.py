@@ -22,6 +22,9 @@ _GROUPS = {
     "/apis/batch/v1": ("job",),
     "/apis/coordination.k8s.io/v1": ("lease",),
     "/apis/trialpod.dev/v1alpha1": ("tuneexperiment", "tunetrial"),
+    # Of the systems that benchmarks/peers compares with.
+    "/apis/kubeflow.org/v1beta1": ("experiment", "trial"),
+    "/apis/ray.io/v1": ("rayjob",),
 }
 _PATHS = {name: path for path, kinds in _GROUPS.items() for kind in kinds for name in (kind, f"{kind}s")}
 
