@@ -80,7 +80,8 @@ def _archive(image: Image, reference: str, base: str, folder: Path) -> Path:
         below.write_bytes(layer.read())
     with tarfile.open(added, "w") as target:
         for source, place in image.folders.items():
-            target.add(source, place.lstrip("/"), filter=_wanted)
+            for name in sorted(os.listdir(source)):
+                target.add(source / name, f"{place}/{name}".lstrip("/"), filter=_wanted)
         for path, data, mode in image.files:
             member = tarfile.TarInfo(path.lstrip("/"))
             member.mode = mode

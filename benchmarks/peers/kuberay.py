@@ -98,15 +98,17 @@ class KubeRay(Peer):
             self.cluster.kubectl("patch", *arguments, "--type=merge", "-p", nothing, check=False)
 
     def _objects(self) -> list[dict[str, Any]]:
-        folder = ingredients.module_folder("kuberay") / "config/default"
-        text = system.run([binaries.path("kubectl"), "kustomize", folder], timeout=60)
+        folder = ingredients.module_folder("kuberay") / "config"
+        # In two parts: the definitions, which nothing changes, would take kustomize minutes.
+        made = [system.run([binaries.path("kubectl"), "kustomize", folder / part]) for part in ("rbac", "manager")]
         programs = ingredients.program_folder("kuberay")
         reference = program_image(programs / "manager", "manager", programs.name.rpartition("-")[2])
-        objects = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each["kind"] != "Namespace"]
+        texts = [*made, *(file.read_text() for file in sorted((folder / "crd/bases").glob("*.yaml")))]
+        objects = [each for text in texts for each in yaml.load_all(text, yaml.CSafeLoader) if each]
         for each in objects:
-            for named in (each["metadata"], *each.get("subjects", ())):
-                if "namespace" in named:
-                    named["namespace"] = NAMESPACE  # in place of `default`
+            each["metadata"].pop("namespace", None)  # whatever has one is applied to this one
+            for subject in each.get("subjects", ()):
+                subject["namespace"] = NAMESPACE
             if each["kind"] == "Deployment":
                 pod = each["spec"]["template"]["spec"]
                 pod["containers"][0].update(image=reference, imagePullPolicy="Never")
