@@ -54,14 +54,18 @@ class Bench:
             "commit": report.commit(ROOT),
             "systems": {},
         }
+        if arguments.add:
+            self.document["systems"] = json.loads(arguments.json.read_text())["systems"]
 
     def run(self) -> None:
         """Measure one system after the other."""
         for name in self.arguments.systems:
             peer = SYSTEMS[name]()
+            before = self.document["systems"].get(name, {})
             figures: dict[str, Any] = {
-                "title": peer.title, "method": peer.method, "versions": peer.versions(), "experiments": {},
-                "failures": {},
+                "machine": report.describe_machine(),
+                "title": peer.title, "method": peer.method, "versions": peer.versions(),
+                "experiments": before.get("experiments", {}), "failures": before.get("failures", {}),
             }  # fmt: skip
             self.document["systems"][name] = figures
             try:
@@ -73,6 +77,7 @@ class Bench:
                 tell(f"{peer.title}: idle {figures['idle']}")
                 for trials in self.arguments.trials:
                     figures["experiments"][str(trials)] = self.undisturbed(peer, Work(trials), figures["idle"])
+                    self.keep()
                 if not self.arguments.skip_failures:
                     self.disturbed(peer, figures["failures"])
             except (AssertionError, OSError, system.ClusterError) as error:
@@ -152,7 +157,13 @@ class Bench:
             except (AssertionError, OSError) as error:
                 figures[name] = {"problem": str(error)[:1000]}
             tell(f"{peer.title}, {name}: {json.dumps(figures[name])}")
+            self.keep()
             self.clear(run)
+
+    def keep(self) -> None:
+        """Write what was measured until now."""
+        if self.arguments.json:
+            self.arguments.json.write_text(json.dumps(self.document, indent=1) + "\n")
 
     def clear(self, run: Run) -> None:
         """Remove an experiment and what it wrote."""
@@ -172,9 +183,12 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[*SYSTEMS])
     parser.add_argument("--trials", nargs="*", type=int, default=[30, 200], help="sizes of the experiments")
     parser.add_argument("--skip-failures", action="store_true", help="kill nothing")
-    parser.add_argument("--json", type=Path, help="where all figures go")
+    parser.add_argument("--json", type=Path, help="where all figures go, as soon as they are measured")
+    parser.add_argument("--add", action="store_true", help="keep what the file of --json has, and measure more")
     parser.add_argument("--store", action="store_true", help="keep the run in benchmarks/peers/results")
     arguments = parser.parse_args()
+    if arguments.add and not (arguments.json and arguments.json.exists()):
+        parser.error("--add needs --json with a file of an earlier run")
     if arguments.prepare:
         ingredients.fetch(arguments.systems)
         return
@@ -187,8 +201,7 @@ def main() -> None:
         bench.run()
     finally:
         print(report.render(bench.document))
-        if arguments.json:
-            arguments.json.write_text(json.dumps(bench.document, indent=1))
+        bench.keep()
         if arguments.store:
             print(f"kept as {report.store(bench.document)}")
 

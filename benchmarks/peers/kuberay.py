@@ -65,6 +65,7 @@ class KubeRay(Peer):
     def install(self) -> None:
         """Install it, and wait until it is ready."""
         self.remove()
+        self._image()
         own = Cluster(NAMESPACE)
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         objects = self._objects()

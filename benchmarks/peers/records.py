@@ -37,6 +37,7 @@ def steps_of(trial, x, steps, seconds, report):
         record.write(step=step)
         report(x * step / steps)
     record.write(end=True)
+    record.file.close()
 '''
 
 
