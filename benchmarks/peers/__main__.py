@@ -31,11 +31,13 @@ from cluster_access import not_inside
 from katib import Katib
 from kuberay import KubeRay
 from own import Trialpod
-from peer import Peer, Run, Work
+from peer import Part, Peer, Run, Work
 
 SYSTEMS: dict[str, type[Peer]] = {each.name: each for each in (Trialpod, Katib, KubeRay)}
 IDLE_S = 20.0
+QUIET_LIMIT_S = 90.0
 SETTLE_S = 3.0
+"""For what controllers still do when an experiment, or a removal, has ended."""
 
 
 def limit_s(work: Work) -> float:
@@ -87,7 +89,9 @@ class Bench:
                 peer.remove()
 
     def idle(self, peer: Peer) -> dict[str, Any]:
-        """Return what the installed system takes with nothing to do."""
+        """Return what the installed system takes with nothing to do, once what was there before is removed."""
+        measure.until(self._nothing_is_removed, QUIET_LIMIT_S, every_s=1.0)
+        time.sleep(SETTLE_S)
         memory = measure.Memory([*peer.namespaces, *peer.overhead_namespaces], peer.is_overhead).start()
         requests = measure.Requests(peer.namespaces)
         time.sleep(IDLE_S)
@@ -95,6 +99,10 @@ class Bench:
         requests.close()
         rates = {name: round(count / IDLE_S, 3) for name, count in found.items()}
         return {**memory.stop(), "requests_per_s": rates}
+
+    def _nothing_is_removed(self) -> bool:
+        spaces = self.cluster.kubectl_json("get", "namespaces")["items"]
+        return not any(each["metadata"].get("deletionTimestamp") for each in spaces)
 
     def space(self, peer: Peer, work: Work, retries: int = 0) -> Run:
         """Return an experiment in a namespace of its own."""
@@ -143,22 +151,28 @@ class Bench:
 
     def disturbed(self, peer: Peer, figures: dict[str, Any]) -> None:
         """Run an experiment that nothing disturbs, and one for each fault."""
-        run = self.space(peer, failures.WORK)
-        began = peer.start(run)
-        ended = measure.until(lambda: peer.state(run)[0], failures.LIMIT_S)
-        figures["none"] = failures.outcome(peer, run, began, None, ended=bool(ended))
-        tell(f"{peer.title}, undisturbed: {json.dumps(figures['none'])}")
-        self.clear(run)
-        for part in (*peer.parts, None):
-            name = f"kill -9: {part.name}" if part else "a node is drained"
+        faults: dict[str, Part | None] = {f"kill -9: {part.name}": part for part in peer.parts}
+        for name in ("none", *faults, "drain"):
+            if self.arguments.faults and not any(word in name for word in self.arguments.faults):
+                continue
+            part = faults.get(name)
             run = self.space(peer, failures.WORK, part.retries if part else 0)
             try:
-                figures[name] = failures.disturb(peer, run, part)
+                if name == "none":
+                    figures[name] = self.unharmed(peer, run)
+                else:
+                    figures[name] = failures.disturb(peer, run, part)
             except (AssertionError, OSError) as error:
                 figures[name] = {"problem": str(error)[:1000]}
             tell(f"{peer.title}, {name}: {json.dumps(figures[name])}")
             self.keep()
             self.clear(run)
+
+    def unharmed(self, peer: Peer, run: Run) -> dict[str, Any]:
+        """Run what the faults disturb, without one."""
+        began = peer.start(run)
+        ended = measure.until(lambda: peer.state(run)[0], failures.LIMIT_S)
+        return failures.outcome(peer, run, began, None, ended=bool(ended))
 
     def keep(self) -> None:
         """Write what was measured until now."""
@@ -183,6 +197,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[*SYSTEMS])
     parser.add_argument("--trials", nargs="*", type=int, default=[30, 200], help="sizes of the experiments")
     parser.add_argument("--skip-failures", action="store_true", help="kill nothing")
+    parser.add_argument("--faults", nargs="+", help="only those with one of these words: none, head, drain ...")
     parser.add_argument("--json", type=Path, help="where all figures go, as soon as they are measured")
     parser.add_argument("--add", action="store_true", help="keep what the file of --json has, and measure more")
     parser.add_argument("--store", action="store_true", help="keep the run in benchmarks/peers/results")

@@ -32,6 +32,8 @@ def disturb(peer: Peer, run: Run, part: Part | None) -> dict[str, Any]:
         return {"problem": f"{BEGUN} trials had not begun after {BEGIN_S:.0f} s: {peer.state(run)[1]}"}
     at = time.time()
     if part is None:
+        pods = [pod for pod in run.space.list("pods") if pod["spec"].get("nodeName") == OTHER_NODE]
+        concerned = sum(pod["status"].get("phase") == "Running" for pod in pods)
         _drain(run)
     else:
         killed = [pid for pod in peer.pods_of(part, run) for pid in processes_of(pod)]
@@ -39,9 +41,10 @@ def disturb(peer: Peer, run: Run, part: Part | None) -> dict[str, Any]:
             return {"problem": f"the {part.name} has no process to kill"}
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
+        concerned = len(killed)
     try:
         ended = until(lambda: peer.state(run)[0], LIMIT_S - (time.time() - began))
-        return outcome(peer, run, began, at, ended=bool(ended))
+        return {"concerned": concerned, **outcome(peer, run, began, at, ended=bool(ended))}
     finally:
         if part is None:
             run.space.kubectl("uncordon", OTHER_NODE)
