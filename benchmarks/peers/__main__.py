@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -164,9 +165,10 @@ class Bench:
                     figures[name] = failures.disturb(peer, run, part)
             except (AssertionError, OSError) as error:
                 figures[name] = {"problem": str(error)[:1000]}
+            finally:
+                self.clear(run)
             tell(f"{peer.title}, {name}: {json.dumps(figures[name])}")
             self.keep()
-            self.clear(run)
 
     def unharmed(self, peer: Peer, run: Run) -> dict[str, Any]:
         """Run what the faults disturb, without one."""
@@ -210,6 +212,8 @@ def main() -> None:
     reason = not_inside()
     if reason:
         sys.exit(f"benchmarks/peers: {reason}; `make bench-peers` does all of it")
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has the first one ignored
+        signal.signal(number, lambda *_: sys.exit(143))
     FOLDER.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments)
     try:

@@ -53,7 +53,8 @@ class Image:
         for folder, place in self.folders.items():
             parts += [place, *sorted(os.listdir(folder))]
         for path, data, mode in self.files:
-            parts.append(f"{path} {mode} {data!r}")
+            contents = data.encode() if isinstance(data, str) else data
+            parts.append(f"{path} {mode} {type(data)} {hashlib.sha256(contents).hexdigest()}")
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

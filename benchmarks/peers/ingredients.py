@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from access import ROOT, images, layout, system
@@ -24,6 +24,7 @@ _DATABASE_PACKAGES = (
     "libcom-err2", "libgssapi-krb5-2", "libicu72", "libk5crypto3", "libkeyutils1", "libkrb5-3", "libkrb5support0",
     "libldap-2.5-0", "libpq5", "libsasl2-2", "libssl3", "libxml2", "postgresql-15", "postgresql-client-15",
 )  # fmt: skip
+_PROCESS_TOOLS = ("procps", "libproc2-0")
 KATIB, KUBERAY = "katib", "kuberay"
 
 
@@ -34,6 +35,7 @@ def fetch(systems: Iterable[str]) -> None:
         program_folder(KATIB, build=True)
         early_stopping()
         database()
+        process_tools()
     if KUBERAY in systems:
         program_folder(KUBERAY, build=True)
         ray()
@@ -81,24 +83,37 @@ def _install(folder: Path, *what: str) -> None:
 
 
 def database() -> Path:
-    """Return a folder with PostgreSQL's files as Debian's packages have them; no script of theirs is run."""
+    """Return a folder with PostgreSQL's files as Debian's packages have them."""
+    return _once(DATABASE, lambda folder: _extract(folder, _DATABASE_PACKAGES))
 
-    def make(folder: Path) -> None:
-        root = Path(tempfile.mkdtemp(dir=CACHE, prefix=".debs-"))
-        try:
-            only = ",".join(_DATABASE_PACKAGES)
-            command = ["debootstrap", "--foreign", "--variant=minbase", f"--include={only}", "bookworm", root]
-            system.run(command, timeout=900)
-            for package in _DATABASE_PACKAGES:
-                file = next((root / "var/cache/apt/archives").glob(f"{package}_*.deb"))
-                system.run(["dpkg-deb", "--extract", file, folder])
-            # In the image /lib is a link to /usr/lib, which a folder would hide.
-            shutil.copytree(folder / "lib", folder / "usr/lib", symlinks=True, dirs_exist_ok=True)
-            shutil.rmtree(folder / "lib")
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
 
-    return _once(DATABASE, make)
+def process_tools() -> Path:
+    """Return a folder with Debian's `pgrep`, which Katib's metrics collector calls when it stops a trial."""
+    return _once("procps", lambda folder: _extract(folder, _PROCESS_TOOLS))
+
+
+def _extract(folder: Path, packages: Sequence[str]) -> None:
+    """Write the files of packages of Debian bookworm into a folder; no script of theirs is run."""
+    root = Path(tempfile.mkdtemp(dir=CACHE, prefix=".debs-"))
+    try:
+        command = [
+            "debootstrap",
+            "--foreign",
+            "--variant=minbase",
+            f"--include={','.join(packages)}",
+            "bookworm",
+            root,
+        ]
+        system.run(command, timeout=900)
+        for package in packages:
+            file = next((root / "var/cache/apt/archives").glob(f"{package}_*.deb"))
+            system.run(["dpkg-deb", "--extract", file, folder])
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    for name in ("bin", "lib"):
+        if (folder / name).is_dir():  # in the image it is a link into /usr, which a folder would hide
+            shutil.copytree(folder / name, folder / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(folder / name)
 
 
 def database_version() -> str:

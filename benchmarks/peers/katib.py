@@ -151,14 +151,20 @@ class Katib(Peer):
             files=[("/etc/passwd", users.encode(), 0o644)],
             user=f"{DATABASE_USER}:{DATABASE_USER}",
         )
+        collector = Image(
+            f"katib-collector-{key}",
+            {ingredients.process_tools(): "/"},
+            files=[("/file-metricscollector", (programs / "file-metricscollector").read_bytes(), 0o755)],
+            entry_point=("/file-metricscollector",),
+        )
         named = {
             name: program_image(programs / name, name, key)
-            for name in ("katib-controller", "katib-db-manager", "file-metricscollector", "goptuna-suggestion")
+            for name in ("katib-controller", "katib-db-manager", "goptuna-suggestion")
         }
         return {
             "katib-controller": named["katib-controller"],
             "katib-db-manager": named["katib-db-manager"],
-            "file-metrics-collector": named["file-metricscollector"],
+            "file-metrics-collector": give(collector),
             "suggestion-goptuna": named["goptuna-suggestion"],
             "earlystopping-medianstop": give(medianstop),
             "postgres": give(postgres),
