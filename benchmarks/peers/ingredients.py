@@ -110,7 +110,7 @@ def _extract(folder: Path, packages: Sequence[str]) -> None:
             system.run(["dpkg-deb", "--extract", file, folder])
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    for name in ("bin", "lib"):
+    for name in ("bin", "lib", "sbin"):
         if (folder / name).is_dir():  # in the image it is a link into /usr, which a folder would hide
             shutil.copytree(folder / name, folder / "usr" / name, symlinks=True, dirs_exist_ok=True)
             shutil.rmtree(folder / name)
