@@ -219,6 +219,9 @@ class Katib(Peer):
             "maxFailedTrialCount": work.trials,
             "parameters": [{"name": "x", "parameterType": "double", "feasibleSpace": {"min": "0.0", "max": "1.0"}}],
             "trialTemplate": {
+                # As in Katib's example of early stopping: without it, v0.19 deletes the Job of a trial that was
+                # stopped before it reads the results, and waits for these without end.
+                "retain": True,
                 "primaryContainerName": "trial",
                 "trialParameters": [
                     {"name": "x", "description": "the parameter", "reference": "x"},
