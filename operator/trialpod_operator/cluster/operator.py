@@ -110,7 +110,7 @@ class OperatorProcess:
         service = ReportService(self._controller, REPORT_SECONDS.observe)
         if options.replicas <= 1:
             self._controller.services.all_listed = self._all_listed
-        keys = TokenKeys(kube.token_keys, self._controller.cache.pod_by_uid)
+        keys = TokenKeys(lambda: kube.token_keys(), self._controller.cache.pod_by_uid)
         self._server = ReportServer(Gate(service, TokenReviewer(review, keys.pod_of)))
         # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
         probes = {"/healthz": self.liveness, "/readyz": self.readiness}

@@ -198,7 +198,7 @@ class FakeApi:
         uid = f"uid-{next(self._uids)}"
         metadata.setdefault("name", f"{metadata.get('generateName', '')}{uid}")
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", metadata["name"]), metadata["name"]
-        if metadata["name"] in self.objects[namespace, plural]:
+        if metadata["name"] in self.objects.setdefault((namespace, plural), {}):
             raise error(method, path, 409, "AlreadyExists", f"{metadata['name']} already exists")
         metadata |= {"namespace": namespace, "uid": uid, "creationTimestamp": stamp(self.now()), "generation": 1}
         metadata["resourceVersion"] = str(next(self._versions))
