@@ -159,7 +159,6 @@ class SimWatch(Watch):
     def __init__(self, world: SimWorld, process: Process, kube: SimKube, take: Any) -> None:
         self.process, self._kube = process, kube
         self._held_up: list[tuple[str, Object, bool]] = []
-        self._list_held_up = False
         super().__init__(world.api, take, world.api_random, world.plan.watch_delay_s)
 
     def _deliver(self, plural: str, item: Object, deleted: bool) -> None:
@@ -168,19 +167,11 @@ class SimWatch(Watch):
         elif not self.closed and self.process.alive:
             self.process.call(super()._deliver, plural, item, deleted)
 
-    def _end_list(self) -> None:
-        if self._kube.cut or self._held_up:
-            self._list_held_up = True
-        else:
-            super()._end_list()
-
     def reconnect(self) -> None:
         """Show what happened while the server could not be reached."""
         held_up, self._held_up = self._held_up, []
         for plural, item, deleted in held_up:
             self._deliver(plural, item, deleted)
-        if self._list_held_up and not self._held_up:
-            super()._end_list()
 
 
 class SimOperator:
@@ -215,8 +206,6 @@ class SimOperator:
         )
         self.kube.lease_valid = self.membership.lease_valid
         self.controller.queue.on_failure = self._on_failure
-        if world.plan.operators == 1:
-            self.controller.services.all_listed = self._all_listed
         process.on_kill = lambda: world.operator_gone(self)
         process.on_exit = lambda status: world.operator_gone(self)
         process.call(self._begin)
@@ -240,12 +229,6 @@ class SimOperator:
         self.watch = SimWatch(self.world, self.process, self.kube, self._take)
         await self.membership.keep()
         await self.close()
-
-    async def _all_listed(self) -> bool:
-        if self.watch is None:
-            return False
-        await self.watch.first_list.wait()
-        return True
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
         getattr(self.controller, f"on_{kind}")(item, deleted=deleted)

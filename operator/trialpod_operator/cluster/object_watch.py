@@ -51,11 +51,11 @@ class ObjectWatch:
         take: called with each object that was made or changed, or deleted (True).
 
     Attributes:
-        first_list: set once all objects that there were at the start were shown.
+        listed: all objects that there were at the start were shown.
     """
 
     def __init__(self, kube: Kube, collection: str, selector: str, take: Take) -> None:
-        self.first_list = asyncio.Event()
+        self.listed = False
         self._kube = kube
         self._collection = collection
         self._selector = selector
@@ -91,7 +91,7 @@ class ObjectWatch:
                 for item in page[start : start + SLICE]:
                     self._take(item, False)
                 await asyncio.sleep(0)
-        self.first_list.set()
+        self.listed = True
         return version
 
     def _show(self, line: bytes) -> str:

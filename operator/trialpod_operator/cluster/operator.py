@@ -54,8 +54,6 @@ CERTIFICATES_INTERVAL_S = 3600.0
 HAND_OVER_TIMEOUT_S = 5.0
 """Maximum time that an operator which ends waits until all experiments are committed and closed."""
 UNSERVED_INTERVAL_S = 5.0
-LIST_TIMEOUT_S = 30.0
-"""Maximum time that opening an experiment waits for the lists of all objects; then it lists its own."""
 LOOP_LATE_S = 30.0
 """A loop that is later than this with its own heartbeat is not alive."""
 
@@ -108,8 +106,6 @@ class OperatorProcess:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
         service = ReportService(self._controller, REPORT_SECONDS.observe)
-        if options.replicas <= 1:
-            self._controller.services.all_listed = self._all_listed
         keys = TokenKeys(lambda: kube.token_keys(), self._controller.cache.pod_by_uid)
         self._server = ReportServer(Gate(service, TokenReviewer(review, keys.pod_of)))
         # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
@@ -218,15 +214,6 @@ class OperatorProcess:
                 self._watches.append(watch)
                 self._in_background(watch.run()).add_done_callback(ended)
 
-    async def _all_listed(self) -> bool:
-        """Wait for the watches' lists, which began when this operator had the Lease; for one that is alone."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LIST_TIMEOUT_S):
-                for watch in self._watches:
-                    await watch.first_list.wait()
-                return True
-        return False
-
     async def _hand_over(self) -> None:
         await self._membership.hand_over(HAND_OVER_TIMEOUT_S)
         if self._keeping is not None:
@@ -274,7 +261,7 @@ class OperatorProcess:
             return False, "the Lease could not be renewed: another operator may serve what this one served"
         shards, queue = len(membership.ownership.serving), self._controller.queue.depth
         serves = f"{shards} shards, {self._controller.open_count} experiments open, {queue} queued"
-        return self._watching.is_set() and all(watch.first_list.is_set() for watch in self._watches), serves
+        return self._watching.is_set() and all(watch.listed for watch in self._watches), serves
 
     def metrics(self) -> str:
         """Return the page for Prometheus."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, NotFoundError
@@ -17,10 +17,6 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import NAMESPACE
 
 logger = logging.getLogger(__name__)
-
-
-async def _not_known() -> bool:
-    return False
 
 
 @dataclass
@@ -35,8 +31,6 @@ class Services:
         enqueue_soon: has it reconciled within about a second.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
-        all_listed: waits until the watches have listed all objects; returns whether no other operator can have
-            changed any since these lists began.
     """
 
     kube: ApiServer
@@ -46,20 +40,10 @@ class Services:
     enqueue_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
-    all_listed: Callable[[], Awaitable[bool]] = _not_known
     _published: set[str] = field(default_factory=set)  # namespaces
-    _opened: set[str] = field(default_factory=set)  # keys of experiments that this process has opened
 
     async def list_children(self, key: str) -> None:
-        """Ask the server for an experiment's trials and pods that the watches may not have shown yet.
-
-        With 10,000 trials that takes a second of CPU here, and more in the API server. When the only operator has
-        just started, the watches' own lists are enough; later they may have missed that an object was deleted.
-        """
-        first = key not in self._opened
-        self._opened.add(key)
-        if first and await self.all_listed():
-            return
+        """Ask the server for an experiment's trials and pods, because the watches may not have shown them yet."""
         namespace, name = key.split("/")
         selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER},{names.EXPERIMENT_LABEL}={name}"
         before = self.cache.uids(key)  # what comes while the list is made may be newer than it

@@ -111,8 +111,6 @@ class Operator:
         self.service = ReportService(self.controller)
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
-        if ownership is None:
-            self.controller.services.all_listed = self._all_listed
         queue = self.controller.queue
         queue.jitter = lambda: world.jitter.uniform(0.75, 1.25)
         self.errors: list[BaseException] = []
@@ -128,10 +126,6 @@ class Operator:
     def reconciles(self) -> int:
         """How many reconcile passes have begun."""
         return self.controller.queue.passes
-
-    async def _all_listed(self) -> bool:
-        await self.watch.first_list.wait()
-        return True
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
         getattr(self.controller, f"on_{kind}")(item, deleted=deleted)

@@ -198,7 +198,7 @@ class FakeApi:
         uid = f"uid-{next(self._uids)}"
         metadata.setdefault("name", f"{metadata.get('generateName', '')}{uid}")
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", metadata["name"]), metadata["name"]
-        if metadata["name"] in self.objects.setdefault((namespace, plural), {}):
+        if metadata["name"] in self.objects[namespace, plural]:
             raise error(method, path, 409, "AlreadyExists", f"{metadata['name']} already exists")
         metadata |= {"namespace": namespace, "uid": uid, "creationTimestamp": stamp(self.now()), "generation": 1}
         metadata["resourceVersion"] = str(next(self._versions))
@@ -261,13 +261,8 @@ class Watch:
         """Whether the news of an object's deletion gets lost."""
         self.closed = False
         api.watches.append(self)
-        self.first_list = asyncio.Event()  # set once everything that was there at the start was shown
         for plural in WATCHED:
             self.list_again(plural)
-        asyncio.get_running_loop().call_at(max([0.0, *self._last.values()]) + 2e-6, self._end_list)
-
-    def _end_list(self) -> None:
-        self.first_list.set()
 
     def list_again(self, plural: str) -> None:
         """Show everything that is there, as at the start of a watch."""

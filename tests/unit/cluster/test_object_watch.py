@@ -71,7 +71,7 @@ def follow(server: Server, holds: Callable[[list[tuple[str, bool]]], bool]) -> t
             kube, COLLECTION, OURS, lambda each, deleted: shown.append((each["metadata"]["name"], deleted))
         )
         task = asyncio.ensure_future(watch.run())
-        await until(lambda: watch.first_list.is_set() and holds(shown))
+        await until(lambda: watch.listed and holds(shown))
         times.append(asyncio.get_running_loop().time())
         task.cancel()
 

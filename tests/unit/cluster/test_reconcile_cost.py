@@ -37,31 +37,6 @@ def test_first_pods_are_created_before_any_status_write(play: Play) -> None:
     play(scenario)
 
 
-def test_restarted_operator_lists_trials_and_pods_once(play: Play) -> None:
-    """The watches have listed them; only when the experiment is opened again, they may have missed a deletion."""
-
-    async def scenario(world: World) -> None:
-        lists: list[str] = []
-
-        def note(method: str, path: str, _body: Any) -> None:
-            lists.append(f"{method} {path.partition('/namespaces/team/')[2]}")
-
-        world.pods.behaviour.steps, world.pods.behaviour.step_s = 20, 3.0
-        await world.apply()
-        await world.until_running(3)
-        operator = await world.replace_operator(1.0)
-        operator.kube.faults.append(note)
-        await until(lambda: operator.controller.open_count == 1)
-        await world.until_running(3)
-        assert not {"GET tunetrials", "GET pods"} & {*lists}
-        await world.until_over()
-        await world.change(numSamples=4)
-        await world.until_over()
-        assert {"GET tunetrials", "GET pods"} <= {*lists}
-
-    play(scenario)
-
-
 def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     answering = False
     all_pods, assign = ObjectCache.pods, Assignments.assign
