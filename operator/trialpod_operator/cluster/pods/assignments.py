@@ -14,7 +14,7 @@ from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods.binding import PodBinding, PodKey, pod_key
-from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
+from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods, owns
 from trialpod_operator.cluster.pods.resources import total_resources
 from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
@@ -139,11 +139,9 @@ class Assignments:
 
     def _owned_by(self, pod: Object, trial_id: str) -> str | None:
         """Return None if the trial owns the pod, else why it may not speak for it."""
-        metadata = pod["metadata"]
         trial = self._pods.cache.trial(self._pods.key, names.trial_name(self._pods.name, trial_id))
-        owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or [] if owner.get("controller")}
-        if trial is not None and trial["metadata"].get("uid") not in owners:
-            return f"pod {metadata['name']} does not belong to trial {trial_id}"
+        if trial is not None and not owns(trial, pod):
+            return f"pod {pod['metadata']['name']} does not belong to trial {trial_id}"
         return None
 
     def _give(self, binding: PodBinding, request: AssignmentRequest) -> AssignmentAnswer:

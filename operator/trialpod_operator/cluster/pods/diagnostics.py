@@ -137,7 +137,8 @@ class AttemptEndings:
                     continue  # nothing new; and there are thousands
                 binding.pod_uid = binding.pod_uid or pod["metadata"].get("uid", "")
                 by_us = self._pods.work.ended_pod(pod["metadata"].get("uid", ""))
-                ending = read_termination(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
+                gone, orphaned = presumed_gone(pod, now), self._pods.is_orphaned(pod)
+                ending = read_termination(pod, deleted_by_us=by_us, gone=gone, orphaned=orphaned)
                 binding.last_alive = pod if ending is None else None
                 if ending is not None and not may_be_explained(binding, ending, now):
                     self._ended(binding, ending)
@@ -176,9 +177,9 @@ class AttemptEndings:
             if ending is None or not ending.counts_as_failure:
                 return
         else:
-            ending = read_termination(
-                last, vanished=True, deleted_by_us=self._pods.work.ended_pod(last["metadata"].get("uid", ""))
-            )
+            by_us = self._pods.work.ended_pod(last["metadata"].get("uid", ""))
+            orphaned = self._pods.is_orphaned(last)
+            ending = read_termination(last, vanished=True, deleted_by_us=by_us, orphaned=orphaned)
         if ending is not None:
             self._ended(binding, ending)
 

@@ -14,7 +14,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods.attention import Attention
-from trialpod_operator.cluster.pods.binding import PodBinding
+from trialpod_operator.cluster.pods.binding import PodBinding, pod_key
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse
@@ -93,3 +93,17 @@ class ExperimentPods:
     def own_pod(self, binding: PodBinding) -> Object | None:
         """Return that pod, if it exists."""
         return self.cache.pod(self.key, self.pod_name(binding))
+
+    def is_orphaned(self, pod: Object) -> bool:
+        """Return whether the TuneTrial that a pod was made for was deleted, and perhaps recreated."""
+        made_for = pod_key(pod)
+        if made_for is None:
+            return False
+        trial = self.cache.trial(self.key, names.trial_name(self.name, made_for[0]))
+        return trial is not None and not owns(trial, pod)
+
+
+def owns(trial: Object, pod: Object) -> bool:
+    """Return whether a TuneTrial is the one that controls a pod."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return trial["metadata"].get("uid") in {owner.get("uid") for owner in owners if owner.get("controller")}

@@ -146,6 +146,7 @@ def read_termination(
     deleted_by_us: bool = False,
     said_end: bool = False,
     gone: bool = False,
+    orphaned: bool = False,
 ) -> Termination | None:
     """Return what ended the attempt of a pod; None while it may still be running.
 
@@ -155,6 +156,7 @@ def read_termination(
         deleted_by_us: trialpod deleted it.
         said_end: the attempt reported its end.
         gone: it is still listed but given up, see `presumed_gone`.
+        orphaned: its TuneTrial was deleted, and so will it be; it gets no work any more.
     """
     pod = pod or {}
     name = str(trial_container(pod).get("name", ""))
@@ -177,7 +179,7 @@ def read_termination(
         _disrupted(pod, exit_code)
         or (_by_pod_reason(pod, terminated) if over else None)
         or (_by_init_container(pod) if over and terminated is None else None)
-        or (_by_container(pod, terminated) if terminated is not None else None)
+        or (_by_container(pod, terminated, orphaned=orphaned) if terminated is not None else None)
         or _without_a_word(pod, gone=gone and not vanished, over=over)
     )
 
@@ -350,7 +352,7 @@ def _beside(failed: Iterable[Mapping[str, Any]]) -> str:
     return "".join(parts)
 
 
-def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None:
+def _by_container(pod: Pod, terminated: Mapping[str, Any], *, orphaned: bool) -> Termination | None:
     reason, words = str(terminated.get("reason") or ""), foreign(terminated.get("message"))
     code = int(terminated.get("exitCode") or 0)
     if reason == Reason.OOM_KILLED or (code and _starting(reason) and _OOM_AT_START.search(words)):
@@ -365,7 +367,7 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None
         return _failure(Reason.COMMAND_NOT_FOUND, why, exit_code=code, retry=False)
     if reason == _LOST or (code == _NOT_KNOWN and _is_ours(pod)):
         return _disruption(_LOST, "the node lost track of the container", exit_code=code, cause="lost")
-    if _deleted_before(pod, terminated):
+    if orphaned or _deleted_before(pod, terminated):
         return _disruption(Reason.POD_DELETED, "the pod was deleted by another client", exit_code=code)
     if code == 128 + signal.SIGTERM and "livenessProbe" not in trial_container(pod):
         return _disruption(Reason.TERMINATED, "the process was asked to end by its node", exit_code=code)

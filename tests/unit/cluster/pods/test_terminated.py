@@ -372,6 +372,17 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
 NO_RETRY = {"CommandNotFound", "NoRuntime", "SysctlForbidden"}
 
 
+def test_exit_of_an_orphaned_pod_is_no_failure() -> None:
+    """It may exit because it was refused its next trial, before its own deletion can be seen."""
+    ended = live_pod(phase="Failed", state=terminated(1))
+    failed = read_termination(ended)
+    assert failed is not None
+    assert failed.kind == "failure"
+    found = read_termination(ended, orphaned=True)
+    assert found is not None
+    assert (found.kind, found.reason) == ("disruption", "PodDeleted")
+
+
 @pytest.mark.parametrize(("pod", "kind", "reason", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_the_table_of_endings(pod: dict[str, Any], kind: str, reason: str, words: str) -> None:
     ending = read_termination(pod)
