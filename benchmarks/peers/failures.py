@@ -21,8 +21,8 @@ WORK = Work(trials=24, steps=8, step_s=0.5)
 BEGUN = 12
 """The fault comes when so many trials have begun."""
 
-LIMIT_S = 240.0
-BEGIN_S = 120.0
+LIMIT_S = 480.0
+BEGIN_S = 240.0
 
 
 def disturb(peer: Peer, run: Run, part: Part | None) -> dict[str, Any]:
