@@ -3,9 +3,9 @@
 The directory stays where the truth is written first; the storage follows within about a second. Checkpoints are not
 copied from here: the attempts put them into the storage by themselves.
 
-* The journal goes first, and there is one copy of it for all writers (`journal_copy`).
+* The journal goes first, and there is one copy of it for all writers (`journal`).
 * The other files are replaced, each after the records that it follows from were copied, and only in the version that
-  is known here (`file_copies`). So no process that was replaced puts back what they were before.
+  is known here (`files`). So no process that was replaced puts back what they were before.
 * A snapshot comes after the files of all trials that may lag behind: of what ended before a stored snapshot, the
   storage has everything. So a restart need not read it, nor compare. What `catch_up` has copied just before, the
   journal need not wait for.
