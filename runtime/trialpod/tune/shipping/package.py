@@ -10,6 +10,7 @@ contents, because attempts that are still running may have to read it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -192,8 +193,8 @@ def own_modules() -> Iterator[None]:
         if name.partition(".")[0] not in _NOT_OWN
         and name not in taken
         and (file := getattr(module, "__file__", None))
-        and os.path.realpath(file).startswith(folders)
         and "site-packages" not in file
+        and _real_path(file).startswith(folders)
     ]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -202,6 +203,12 @@ def own_modules() -> Iterator[None]:
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+@functools.cache
+def _real_path(file: str) -> str:
+    """Return the real path of a module's file, and keep it: to ask for those of 585 modules takes 15 ms of CPU."""
+    return os.path.realpath(file)
 
 
 def _importable(module: str) -> bool:
