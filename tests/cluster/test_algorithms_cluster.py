@@ -65,14 +65,15 @@ def test_a_population_exploits_in_its_pods_without_new_ones(
     assert any(key.startswith("pbt_") for key in experiment.storage.list())
 
 
-def test_optuna_suggests_while_trials_run(operator: Operator, namespace: Cluster) -> None:
+def test_optuna_suggests_while_trials_run(own_operator: Operator) -> None:
+    namespace = own_operator.served
     document = manifest(
         namespace, "optuna", steps=3, numSamples=8, maxConcurrentTrials=3, searchAlgorithm={"name": "optuna"}
     )
     document["spec"]["searchSpace"] = {"x": {"uniform": [0.5, 1.5]}, "seconds": 0.05}
     experiment = Experiment.apply(namespace, document)
     experiment.wait_for_checkpoint(1)
-    operator.kill()
+    own_operator.kill()
     status = experiment.wait_until_over(180)
     assert status["trials"]["terminated"] == 8, status
     drawn = [trial["spec"]["params"]["x"] for trial in experiment.trials()]

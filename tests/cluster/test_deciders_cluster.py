@@ -197,18 +197,17 @@ class TestOwnCode:
 
 
 class TestKills:
-    def test_same_table_with_decider_and_operator_killed(
-        self, tmp_path: Path, namespace: Cluster, operator: Operator
-    ) -> None:
+    def test_same_table_with_decider_and_operator_killed(self, tmp_path: Path, own_operator: Operator) -> None:
+        namespace = own_operator.served
         expected = Script(tmp_path / "local", namespace, local=True, PAUSE=0.01, NUMBER=5).table()
         script = Script(tmp_path / "cluster", namespace, SECONDS=1, PAUSE=0.6, NUMBER=5)
         namespace.wait_for(lambda: done(namespace) >= 1, "the first trial's end", 120)
         kill_decider(namespace)
         namespace.wait_for(lambda: done(namespace) >= 2, "the second trial's end", 120)
-        operator.kill()
+        own_operator.kill()
         namespace.wait_for(lambda: done(namespace) >= 3, "the third trial's end", 120)
         kill_decider(namespace)
-        operator.kill()
+        own_operator.kill()
         assert script.table() == expected
 
 

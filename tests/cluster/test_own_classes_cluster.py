@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,8 @@ class TestSlowSearchers:
             "stoppers": [{"entrypoint": "own:Enough", "parameters": {"steps": 4, "results": 1000}}],
         }
         made = document(namespace, decider, numSamples=5, maxConcurrentTrials=1)
-        expected = run_here(tmp_path / "here", made)
+        beside = ThreadPoolExecutor(1)
+        here = beside.submit(run_here, tmp_path / "here", made)
         faults.kubectl("cordon", "node-a")
         try:
             experiment = Experiment.apply(namespace, made)
@@ -243,6 +245,7 @@ class TestSlowSearchers:
             assert last == "node-a"
         finally:
             faults.start_node("node-b")
+        expected = here.result()
         assert table(experiment.results()) == expected
         assert len(expected) == 5
         assert_history(experiment)

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pytest
-from cluster_access import Cluster
 from experiments import Experiment, manifest
 from operator_release import Operator
 
@@ -23,7 +22,8 @@ def train(config):
 
 
 @pytest.mark.timeout(300)
-def test_trials_share_a_few_pods_across_operator_restart(operator: Operator, namespace: Cluster) -> None:
+def test_trials_share_a_few_pods_across_operator_restart(own_operator: Operator) -> None:
+    namespace = own_operator.served
     document = manifest(
         namespace, "reused", source=PRINTS, numSamples=12, maxConcurrentTrials=3, reusePods=True, checkpoint={}
     )
@@ -41,8 +41,8 @@ def test_trials_share_a_few_pods_across_operator_restart(operator: Operator, nam
     watching.start()
     try:
         experiment.wait(lambda status: status.get("trials", {}).get("terminated", 0) >= 4, "some trials are over")
-        operator.kill()
-        operator.wait_ready()
+        own_operator.kill()
+        own_operator.wait_ready()
         status: dict[str, Any] = experiment.wait_until_over(180)
         namespace.wait_for(lambda: not experiment.pods(), "the pods are deleted")
     finally:
