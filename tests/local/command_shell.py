@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import WarmCommands
 
 MARK = "TRIALPOD_TEST_MARK"
 TIMEOUT_S = 100.0
 TRIALPOD = [str(Path(sys.executable).with_name("trialpod"))]
+WARM = WarmCommands()
 
 
 class Running:
@@ -141,6 +143,8 @@ class Shell:
         self, *args: str, stdin: str | None = None, timeout_s: float = TIMEOUT_S, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run `trialpod ARGS` to its end."""
+        if not options:
+            return WARM.run([*TRIALPOD, *args], cwd=self.folder, env=self.env, stdin=stdin, timeout_s=timeout_s)
         return self.execute([*TRIALPOD, *args], stdin=stdin, timeout_s=timeout_s, **options)
 
     def python(self, *args: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:

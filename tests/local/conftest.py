@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_shell import Shell
+from command_shell import WARM, Shell
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_commands() -> Iterator[None]:
+    """What commands are forked from ends with the tests."""
+    yield
+    WARM.close()
 
 
 @pytest.fixture

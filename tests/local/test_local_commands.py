@@ -79,14 +79,15 @@ class TestRunning:
 
         running = shell.start("run", "experiment.yaml", "--fresh")
         running.wait_line("started")
+        follower = shell.start("logs", "climb", "0", "-f")
+        follower.wait_line("step 3")  # only what has reported can be resumed
         fresh = shell.run("stop", "climb", "--wait").stdout
         assert fresh.endswith("  to resume:   trialpod run experiment.yaml\n")
         assert shell.run("why", "climb").stdout.endswith("it resumes: trialpod run experiment.yaml\n")
-        assert running.wait() == 130
+        assert (running.wait(), follower.wait()) == (130, 0)
 
         running = shell.start("run", "experiment.yaml")
         running.wait_line("resumed")
-        running.wait_line("running")
         shell.run("stop", "climb", "--now", "--wait")
         assert running.wait() in (130, -signal.SIGINT)  # the second one may meet a process that is about to exit
 
