@@ -8,6 +8,7 @@ Tests in tests/cluster need a real cluster, so they run only when they are asked
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -68,7 +69,24 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if collection_path == CLUSTER_TESTS and not cluster_tests_asked_for(config) else None
+    if collection_path == CLUSTER_TESTS and not cluster_tests_asked_for(config):
+        return True
+    # For `-m slow`, most files need not be imported, which each of several processes would do.
+    only_slow = config.getoption("markexpr") == "slow" and collection_path.suffix == ".py"
+    return True if only_slow and not says_slow(collection_path) else None
+
+
+@functools.cache
+def says_slow(path: Path) -> bool:
+    """Return whether a file of tests has the word that its slow tests are marked by."""
+    return "slow" in path.read_text()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a slow test that `-m slow` would not find."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    if hidden := sorted(str(path) for path in slow if not says_slow(path)):
+        raise pytest.UsageError(f"these files have slow tests, and must name the marker: {', '.join(hidden)}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from trialpod_operator.ui.access import Sessions, allowed_hosts
 from trialpod_operator.ui.local_experiments import LocalExperiments
-from trialpod_operator.ui.optuna_dashboard import dashboard_app
 from trialpod_operator.ui.optuna_storage import MAX_TRIALS, ExperimentStorage, ReadOnlyError
 
 pytestmark = pytest.mark.once
@@ -71,9 +70,12 @@ class TestStorage:
         assert len(BaseStorage.__abstractmethods__) == 18
 
 
+@pytest.mark.xdist_group("optuna-dashboard")
 class TestDashboard:
     @pytest.fixture
     def client(self, sample: SampleExperiment) -> Iterator[TestClient]:
+        from trialpod_operator.ui.optuna_dashboard import dashboard_app  # imports scikit-learn: a second of CPU
+
         sessions = Sessions()
         app = dashboard_app(LocalExperiments(str(sample.folder)), sessions, allowed_hosts(8000))
         with TestClient(app, base_url="http://127.0.0.1:8000", follow_redirects=False) as client:

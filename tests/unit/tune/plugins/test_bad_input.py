@@ -25,7 +25,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     "pb2": {"hyperparam_bounds": {"lr": [0.1, 0.2]}},
 }
 SCHEDULERS = ["asha", "asha_promotion", "hyperband", "hb_bohb", "median_stopping_rule", "pbt", "pb2"]
-SEARCHERS = ["optuna", "hyperopt", "bayesopt", "ax", "nevergrad", "zoopt", "bohb", "hebo"]
+SEARCHERS = [
+    # What loads a library that takes seconds to import stays in one process.
+    pytest.param(name, marks=pytest.mark.xdist_group(name))
+    for name in ("optuna", "hyperopt", "bayesopt", "ax", "nevergrad", "zoopt", "bohb", "hebo")
+]
 
 
 def scheduler(name: str, **arguments: Any) -> Any:

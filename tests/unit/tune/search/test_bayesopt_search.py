@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,11 +10,15 @@ from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import BayesOptSearch
 from trialpod.tune.search.searcher import Searcher
 
-pytest.importorskip(
-    "bayes_opt", reason="BayesOptSearch is tested where its library is: pip install bayesian-optimization>=3"
-)
-
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("bayes_opt") is None,
+        reason="BayesOptSearch is tested where its library is: pip install bayesian-optimization>=3",
+    ),
+    pytest.mark.xdist_group("bayesopt"),  # importing it takes a second of CPU and more
+    pytest.mark.slow,
+    pytest.mark.once,
+]
 
 
 class TestBayesOptSearch(SearcherContract):

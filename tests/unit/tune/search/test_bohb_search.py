@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,11 +10,15 @@ from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import TuneBOHB
 from trialpod.tune.search.searcher import Searcher
 
-pytest.importorskip(
-    "hpbandster", reason="TuneBOHB is tested where its library is: pip install hpbandster ConfigSpace"
-)
-
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("hpbandster") is None,
+        reason="TuneBOHB is tested where its library is: pip install hpbandster ConfigSpace",
+    ),
+    pytest.mark.xdist_group("bohb"),  # importing it takes a second of CPU and more
+    pytest.mark.slow,
+    pytest.mark.once,
+]
 
 
 class TestBOHB(SearcherContract):

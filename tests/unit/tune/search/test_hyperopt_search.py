@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import HyperOptSearch
 from trialpod.tune.search.searcher import Searcher
 
-pytest.importorskip("hyperopt", reason="HyperOptSearch is tested where its library is: pip install hyperopt")
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("hyperopt") is None, reason="HyperOptSearch is tested where its library is: pip install hyperopt"
+    ),
+    pytest.mark.xdist_group("hyperopt"),  # importing it takes a second of CPU and more
+]
 
 
 class TestHyperOptSearch(SearcherContract):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import ZOOptSearch
 from trialpod.tune.search.searcher import Searcher
 
-pytest.importorskip("zoopt", reason="ZOOptSearch is tested where its library is: pip install zoopt")
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("zoopt") is None, reason="ZOOptSearch is tested where its library is: pip install zoopt"
+    ),
+    pytest.mark.xdist_group("zoopt"),  # importing it takes a second of CPU and more
+]
 
 
 class TestZOOptSearch(SearcherContract):
