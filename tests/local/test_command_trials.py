@@ -130,6 +130,7 @@ class TestRun:
         assert [row["loss"] for row in results_of(shell.folder)] == [1, 2, 3]
 
 
+@pytest.mark.once
 class TestEnding:
     def test_a_stop_rule_ends_the_program_with_sigterm(self, shell: Shell) -> None:
         source = """
@@ -211,6 +212,7 @@ class TestEnding:
         shell.assert_whole()
 
 
+@pytest.mark.once
 class TestCommandLine:
     def test_a_program_without_any_file(self, shell: Shell) -> None:
         shell.write("train.sh", TRAIN)

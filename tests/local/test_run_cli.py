@@ -72,6 +72,7 @@ def test_trial_hours_budget_ends_run_and_larger_one_resumes(shell: Shell) -> Non
     assert "4 terminated" in again.stdout
 
 
+@pytest.mark.once
 def test_init_and_run_and_best_work_as_printed(shell: Shell) -> None:
     made = shell.run("init", "my project")
     assert made.returncode == 0
@@ -95,6 +96,7 @@ def test_init_and_run_and_best_work_as_printed(shell: Shell) -> None:
     assert Path(best["checkpoint"], "state.json").is_file()
 
 
+@pytest.mark.once
 class TestOutput:
     """What trials print is in their log.txt, and on the screen when asked."""
 
@@ -152,6 +154,7 @@ tune.Tuner(
         )
 
 
+@pytest.mark.once
 class TestNames:
     def test_are_those_of_folders_here(self, shell: Shell) -> None:
         prepared(shell, numSamples=1)
@@ -163,6 +166,7 @@ class TestNames:
         assert refused.stderr.startswith("trialpod: --name 'a/b': a name is that of a folder")
 
 
+@pytest.mark.once
 class TestRelativePaths:
     def test_name_the_folder_and_the_remedy(self, shell: Shell) -> None:
         shell.write("data.txt", "")
@@ -173,6 +177,7 @@ class TestRelativePaths:
         assert "  2 trials: FileNotFoundError" in done.stdout
 
 
+@pytest.mark.once
 class TestPrintedCommands:
     """The last lines of a run are commands; each is executed as it is printed, also where trialpod is not on PATH."""
 
@@ -212,6 +217,7 @@ def train(config):
         assert set(self.commands(shell, done.stdout)) == {"extend", "look", "compare"}
 
 
+@pytest.mark.once
 def test_a_finished_experiment_is_only_told_again(shell: Shell) -> None:
     prepared(shell)
     first, second = shell.run("run", "experiment.yaml"), shell.run("run", "experiment.yaml")
@@ -223,6 +229,7 @@ def test_a_finished_experiment_is_only_told_again(shell: Shell) -> None:
     assert all(trial["attempts"] == 1 for trial in shell.results()["trials"])
 
 
+@pytest.mark.once
 def test_more_samples_extend_without_rerunning_trials(shell: Shell) -> None:
     prepared(shell)
     shell.run("run", "experiment.yaml")
@@ -235,6 +242,7 @@ def test_more_samples_extend_without_rerunning_trials(shell: Shell) -> None:
     assert {key: after[key] for key in before} == before
 
 
+@pytest.mark.once
 def test_a_changed_manifest_is_refused_with_the_fields_named(shell: Shell) -> None:
     prepared(shell)
     shell.run("run", "experiment.yaml")
@@ -261,6 +269,7 @@ def test_json_output_streams_events_and_ends_with_outcome(shell: Shell) -> None:
     assert final["failures"] == []
 
 
+@pytest.mark.once
 def test_quiet_prints_the_summary_alone(shell: Shell) -> None:
     prepared(shell)
     done = shell.run("run", "experiment.yaml", "-q")
@@ -269,6 +278,7 @@ def test_quiet_prints_the_summary_alone(shell: Shell) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.once
 def test_failed_trials_make_the_status_1_and_can_be_retried(shell: Shell) -> None:
     source = """
     import os
@@ -384,6 +394,7 @@ def test_a_script_without_a_tuner_is_reported(shell: Shell) -> None:
     assert "does it call Tuner(...).fit()?" in done.stderr
 
 
+@pytest.mark.once
 def test_second_run_on_a_directory_names_the_first(shell: Shell) -> None:
     gate = gated(shell, numSamples=1)
     first = shell.start("run", "experiment.yaml", "--json")
@@ -541,6 +552,7 @@ def test_an_experiment_directory_can_be_moved_and_read_elsewhere(shell: Shell) -
     assert all(Path(trial["path"]).is_dir() for trial in results["trials"])
 
 
+@pytest.mark.once
 def test_workers_are_named_as_what_only_a_cluster_has(shell: Shell) -> None:
     prepared(shell, workers={"replicas": 2}, numSamples=1)
     done = shell.run("run", "experiment.yaml")

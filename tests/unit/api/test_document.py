@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from trialpod_operator.api.yaml_reader import MAX_NODES, read_documents
 
+pytestmark = pytest.mark.once
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20),

@@ -13,6 +13,8 @@ from trialpod_operator.api.crds import definitions
 from trialpod_operator.api.reasons import Reason, explain, reasons_of
 from trialpod_operator.api.reference import reasons_reference
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[3]
 
 

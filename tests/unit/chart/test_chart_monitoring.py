@@ -20,6 +20,8 @@ import yaml
 
 from trialpod_operator.cluster.options import OperatorOptions
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"
 DASHBOARDS = {

@@ -15,6 +15,8 @@ from trialpod_operator.engine.actions import Warned
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import PAUSED, TERMINATED, Trial
 
+pytestmark = pytest.mark.once
+
 FULL = 9
 STEP_S = 10.0
 

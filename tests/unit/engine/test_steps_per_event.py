@@ -38,6 +38,8 @@ from trialpod_operator.engine.snapshot import Snapshot
 from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import TERMINATED, Trial
 
+pytestmark = pytest.mark.once
+
 RUNNING = 8
 
 

@@ -23,6 +23,8 @@ from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.stored import replace_stored
 
+pytestmark = pytest.mark.once
+
 NAMES = ("a", "b")
 ADDRESSES = {name: f"{name}:8443" for name in NAMES}
 

@@ -20,6 +20,8 @@ from trialpod.storage.checkpoints.packing import Packing
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.layout import MANIFEST_FILE
 
+pytestmark = pytest.mark.once
+
 FILES = st.dictionaries(
     st.sampled_from(["a", "b", "c/d", "c/e", "f"]),
     st.sampled_from([b"", b"one", b"two", b"x" * 50, b"y" * 50]),
