@@ -46,9 +46,9 @@ $(UI_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/s
 	$(UI_VENV)/bin/uv pip install --quiet --python $(UI_VENV)/bin/python --override tools/search_overrides.txt --group ui
 	touch $@
 
-# Some packages have templates that are no Python: they cannot be compiled, and nothing imports them.
+# Some packages have templates that are no Python, which cannot be compiled. Nothing imports these, or the packages' tests.
 %/$(COMPILED): %/$(STAMP)
-	@$*/bin/python -m compileall -qq -j 0 $*/lib || true
+	@$*/bin/python -m compileall -qq -j 0 -x "/tests?/" $*/lib || true
 	@touch $@
 
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine: a live table, and a page in the browser (under two minutes)
