@@ -118,6 +118,8 @@ class TestWithoutOwnCode:
                     await world.until_over()
             finally:
                 sys.setprofile(None)
+            for thread in set(threading.enumerate()) - threads:
+                thread.join(60.0)  # the one that removes the files of a closed experiment ends by itself
             assert set(threading.enumerate()) <= threads
 
         play(scenario)
