@@ -113,7 +113,8 @@ lock: ## Write the exact versions of dependencies to requirements/ (LOCK_ARGS=--
 bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (installs it into a scratch environment)
 	benchmarks/run $(BENCH_ARGS)
 
-bench-scale: $(VENV)/$(STAMP) ## Measure the operator with 1,000 running trials on fake nodes: SCALE=0.1 for fewer (root, Go)
+bench-scale: $(VENV)/$(COMPILED) ## Measure the operator with 1,000 running trials on fake nodes: SCALE=0.1 for fewer (root, Go)
+	@$(BIN)/$(COMPILE)
 	$(BIN)/python benchmarks/scale --scale $(or $(SCALE),1) $(BENCH_ARGS)
 
 bench-peers: cluster ## Measure Katib and Ray Tune on KubeRay beside trialpod on the test cluster (root, Go; an hour, the first time more)

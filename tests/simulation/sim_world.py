@@ -146,7 +146,7 @@ class SimKube(FakeKube):
         if world.lost_answers and world.api_random.random() < world.lost_answers:
             world.kernel.counts["API answers lost"] += 1
             raise fake_api.error(method, path, 0, "Unreachable", "the connection broke")
-        return answer
+        return fake_api.in_form(answer, options.get("accept", ""))
 
 
 def _object_path(path: str, body: Any) -> str:

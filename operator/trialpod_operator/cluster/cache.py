@@ -212,10 +212,10 @@ class ObjectCache:
         """Return the last state of a pod that was deleted."""
         return _unpacked(self._deleted.get(uid))
 
-    def uids(self, key: str) -> set[str]:
-        """Return the uids of all trials and pods of an experiment."""
+    def versions(self, key: str) -> dict[str, str]:
+        """Return the uids of all trials and pods of an experiment, each with the state that is here."""
         pods = (*self._plain_pods(key), *self._parts.get(key, {}).values(), *self._deciders.get(key, {}).values())
-        return {_identity(item)[0] for item in (*self._trials.get(key, {}).values(), *pods)}
+        return dict(_identity(item) for item in (*self._trials.get(key, {}).values(), *pods))
 
     def _plain_pods(self, key: str) -> list[Object | _Packed]:
         pods = self._pods.get(key, {}).values()

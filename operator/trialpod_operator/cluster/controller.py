@@ -13,8 +13,9 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from trialpod_operator.api.api_errors import ApiError, NotServedError
 from trialpod_operator.api.reasons import Reason
@@ -90,6 +91,9 @@ class Controller:
         self._kube = kube
         self._controllers: dict[str, ExperimentController] = {}
         self._closed: asyncio.Event = asyncio.Event()  # set, and replaced, whenever a controller is gone
+        self._closing = False
+        # Done after the next pass over the experiment; here while a caller waits for it.
+        self._opening: WeakValueDictionary[str, asyncio.Future[None]] = WeakValueDictionary()
         self._started_at = math.inf  # when this process began to work, in the time of its loop; not yet
 
     @property
@@ -116,12 +120,23 @@ class Controller:
             raise ElsewhereError(f"experiment {name} is not served here", self.ownership.address_of(uid))
         if found is not None and found.open:
             return found.served()
-        # Not by a clock that may be set: a trial fails when the answer is that its experiment is gone.
-        new_here = asyncio.get_running_loop().time() - self._started_at < FIRST_LOOK_S
         # An operator whose watch is late knows nothing of what another has begun.
-        if found is not None or name in self.cache.experiments or new_here or self.ownership.several:
+        if found is not None or name in self.cache.experiments or self._is_new() or self.ownership.several:
             raise NotReadyError(f"experiment {name} is not open at the moment")
         return None
+
+    def opening(self, name: str) -> Awaitable[None] | None:
+        """Return what to await until the next pass over an experiment has ended; None when none is to be expected."""
+        if self._closing or (name not in self.cache.experiments and not self._is_new()):
+            return None
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = self._opening[name] = asyncio.get_running_loop().create_future()
+        return opening
+
+    def _is_new(self) -> bool:
+        # Not by a clock that may be set: a trial fails when the answer is that its experiment is gone.
+        return asyncio.get_running_loop().time() - self._started_at < FIRST_LOOK_S
 
     def experiment_of(self, caller: Caller) -> str:
         """Return the key of the experiment that a pod belongs to, "" when the pod was not seen."""
@@ -135,6 +150,9 @@ class Controller:
     async def close(self) -> None:
         """Stop working and release everything; pods continue."""
         await self.queue.close()
+        self._closing = True
+        while self._opening:
+            self._opening.popitem()[1].set_result(None)
         for controller in self._controllers.values():
             await controller.close()
 
@@ -244,6 +262,13 @@ class Controller:
     # -- work --
 
     async def _reconcile(self, key: str) -> float | None:
+        try:
+            return await self._pass(key)
+        finally:
+            if key in self.cache.experiments and (opening := self._opening.pop(key, None)) is not None:
+                opening.set_result(None)
+
+    async def _pass(self, key: str) -> float | None:
         item = self.cache.experiments.get(key)
         controller = self._controllers.get(key)
         if controller is not None and not self.ownership.serves(controller.uid):

@@ -17,8 +17,8 @@ import contextvars
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote, urlencode
 from urllib.request import getproxies
 
@@ -61,7 +61,10 @@ MAX_LOG_REQUESTS = 16
 LOG_TIMEOUT_S = 15.0
 """For one of them: a few MiB from a node that is well take less."""
 
+JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""The form of a list in which each object is its metadata only."""
 
 
 LEASE_EXEMPT_PATHS = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io/")
@@ -69,6 +72,29 @@ LEASE_EXEMPT_PATHS = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io
 
 _SERVES: contextvars.ContextVar[Serves | None] = contextvars.ContextVar("serves", default=None)
 """Of the request that is in progress here: aiohttp tells its traces no more than method and address."""
+
+
+class Version(NamedTuple):
+    """An object, and which state of it."""
+
+    name: str
+    uid: str
+    version: str
+
+
+class _VersionMetadata(TypedDict):
+    name: str
+    uid: str
+    resourceVersion: str
+
+
+class _Versioned(TypedDict):
+    metadata: _VersionMetadata
+
+
+class _Versions(TypedDict, total=False):
+    metadata: dict[str, Any]
+    items: list[_Versioned] | None
 
 
 class ApiServer(ABC):
@@ -84,6 +110,8 @@ class ApiServer(ABC):
         body: Any = None,
         content_type: str = "application/json",
         text: bool = False,
+        accept: str = JSON,
+        schema: Any = Any,
     ) -> Any:
         """Make one request and return the decoded answer.
 
@@ -94,6 +122,8 @@ class ApiServer(ABC):
             body: sent as JSON.
             content_type: of the body.
             text: return the answer as text instead of decoding it.
+            accept: the form of the answer.
+            schema: what to decode of it, as a `TypedDict`: fields that it does not name are left out.
 
         Raises:
             ApiError: the server refused it or could not be reached.
@@ -121,11 +151,29 @@ class ApiServer(ABC):
             items += page
         return items
 
-    async def pages(self, collection: str, selector: str = "") -> AsyncIterator[Page]:
-        """Yield the objects of a collection page by page, each page with the version of the whole list."""
+    async def list_versions(self, collection: str, selector: str = "") -> Sequence[Version]:
+        """Return which objects of a collection there are, each in which state. A pod is a fifth of its text so."""
+        found: list[Version] = []
+        async for page, _ in self.pages(collection, selector, accept=METADATA, schema=_Versions):
+            for item in page:
+                metadata = item["metadata"]
+                found.append(Version(metadata["name"], metadata["uid"], metadata["resourceVersion"]))
+        return found
+
+    async def pages(
+        self, collection: str, selector: str = "", *, accept: str = JSON, schema: Any = Any
+    ) -> AsyncIterator[Page]:
+        """Yield the objects of a collection page by page, each page with the version of the whole list.
+
+        Args:
+            collection: its path.
+            selector: the labels that the objects have.
+            accept: the form of the lists.
+            schema: what to decode of a list.
+        """
         query = {"limit": "500", **({"labelSelector": selector} if selector else {})}
         while True:
-            page = await self.request("GET", collection, query=query)
+            page = await self.request("GET", collection, query=query, accept=accept, schema=schema)
             metadata = page.get("metadata") or {}
             yield page.get("items") or [], str(metadata.get("resourceVersion") or "")
             if not metadata.get("continue"):
@@ -275,10 +323,12 @@ class Kube(ApiServer):
         body: Any = None,
         content_type: str = "application/json",
         text: bool = False,
+        accept: str = JSON,
+        schema: Any = Any,
         serves: Serves | None = None,
     ) -> Any:
         """Make one request, as `ApiServer.request` says; for an experiment's, `serves` is asked before it is sent."""
-        headers = {"Accept": "*/*" if text else "application/json", "Content-Type": content_type}
+        headers = {"Accept": "*/*" if text else accept, "Content-Type": content_type}
         async with self._room_for(path):
             self._check_allowed(method, path, serves)
             self.requests += 1
@@ -297,7 +347,7 @@ class Kube(ApiServer):
             raise api_error(method, path, status, _status_of(data), _seconds(response.headers.get("Retry-After")))
         if text:
             return data.decode("utf-8", "replace")
-        return msgspec.json.decode(data) if data else {}
+        return msgspec.json.decode(data, type=schema) if data else {}
 
     async def _send(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import msgspec
 
@@ -36,9 +36,45 @@ SLICE = 100
 Take = Callable[[dict[str, Any], bool], None]
 
 
+class _Metadata(TypedDict, total=False):
+    """All that is read of it. The server's notes on who has set which field (`managedFields`) are half of a pod."""
+
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str
+    generation: int
+    creationTimestamp: str
+    deletionTimestamp: str
+    deletionGracePeriodSeconds: int
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    ownerReferences: list[dict[str, Any]]
+    finalizers: list[str]
+
+
+class _Object(TypedDict, total=False):
+    """An object, or the server's refusal in its place."""
+
+    apiVersion: str
+    kind: str
+    metadata: _Metadata
+    spec: Any
+    status: Any
+    code: int
+    message: str
+    reason: str
+    details: Any
+
+
+class _List(TypedDict, total=False):
+    metadata: dict[str, Any]
+    items: list[_Object] | None
+
+
 class _Event(msgspec.Struct):
     type: str
-    object: dict[str, Any]
+    object: _Object
 
 
 class ObjectWatch:
@@ -51,11 +87,11 @@ class ObjectWatch:
         take: called with each object that was made or changed, or deleted (True).
 
     Attributes:
-        listed: all objects that there were at the start were shown.
+        listed: set when all objects that there were at the start were shown.
     """
 
     def __init__(self, kube: Kube, collection: str, selector: str, take: Take) -> None:
-        self.listed = False
+        self.listed = asyncio.Event()
         self._kube = kube
         self._collection = collection
         self._selector = selector
@@ -85,20 +121,21 @@ class ObjectWatch:
     async def _list(self) -> str:
         """Show all that there are; return the version of the list."""
         version = ""
-        async for page, listed_at in self._kube.pages(self._collection, self._selector):
+        async for page, listed_at in self._kube.pages(self._collection, self._selector, schema=_List):
             version = listed_at
             for start in range(0, len(page), SLICE):
                 for item in page[start : start + SLICE]:
                     self._take(item, False)
                 await asyncio.sleep(0)
-        self.listed = True
+        self.listed.set()
         return version
 
     def _show(self, line: bytes) -> str:
         """Show what a line of the watch says; return the version up to which everything was shown."""
         event = self._decoder.decode(line)
+        item = cast(dict[str, Any], event.object)
         if event.type == "ERROR":
-            raise api_error("GET", self._collection, int(event.object.get("code") or 500), event.object)
+            raise api_error("GET", self._collection, int(item.get("code") or 500), item)
         if event.type != "BOOKMARK":
-            self._take(event.object, event.type == "DELETED")
-        return str(event.object["metadata"]["resourceVersion"])
+            self._take(item, event.type == "DELETED")
+        return str(item["metadata"]["resourceVersion"])

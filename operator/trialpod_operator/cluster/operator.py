@@ -185,10 +185,11 @@ class OperatorProcess:
         self._keeping.add_done_callback(lambda _: self._stopping.set())
         # The operator before may have renewed the certificates meanwhile.
         await self._authority.begin()
-        # Reports come only after the server listens, and this pod is ready.
-        await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
+        host, port = self._options.host, self._options.report_port
+        await self._server.start_tcp(host, port, self._authority.context(), accept=False)
         self._controller.start()
         self._follow_objects()
+        self._in_background(self._accept())
         self._in_background(self._renew_certificates())
         self._in_background(self._trim())
         self._in_background(self._report_unserved())
@@ -213,6 +214,12 @@ class OperatorProcess:
                 watch = ObjectWatch(self._kube, collection, selector, take)
                 self._watches.append(watch)
                 self._in_background(watch.run()).add_done_callback(ended)
+
+    async def _accept(self) -> None:
+        """Accept attempts once their pods are known: each would have to prove who it is in a review of its token."""
+        for watch in self._watches:
+            await watch.listed.wait()
+        await self._server.accept()
 
     async def _hand_over(self) -> None:
         await self._membership.hand_over(HAND_OVER_TIMEOUT_S)
@@ -261,7 +268,7 @@ class OperatorProcess:
             return False, "the Lease could not be renewed: another operator may serve what this one served"
         shards, queue = len(membership.ownership.serving), self._controller.queue.depth
         serves = f"{shards} shards, {self._controller.open_count} experiments open, {queue} queued"
-        return self._watching.is_set() and all(watch.listed for watch in self._watches), serves
+        return self._watching.is_set() and all(watch.listed.is_set() for watch in self._watches), serves
 
     def metrics(self) -> str:
         """Return the page for Prometheus."""

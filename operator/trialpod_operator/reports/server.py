@@ -33,6 +33,9 @@ __all__ = ["Answer", "Handler", "Limits", "Peer", "ReportServer", "error"]
 
 _MAX_UNIX_PATH = 107
 
+BACKLOG = 4096
+"""Clients that wait to be accepted; the kernel may allow fewer (`net.core.somaxconn`)."""
+
 
 class ReportServer:
     """Serves one handler on any number of sockets.
@@ -76,7 +79,7 @@ class ReportServer:
             # Set before it listens, so there is no moment in which others could connect.
             os.chmod(name, 0o600)
             loop = asyncio.get_running_loop()
-            server = await loop.create_unix_server(lambda: Connection(self), sock=listener, backlog=1024)
+            server = await loop.create_unix_server(lambda: Connection(self), sock=listener, backlog=BACKLOG)
         except BaseException:
             listener.close()
             raise
@@ -84,19 +87,38 @@ class ReportServer:
         self._servers.append(server)
 
     async def start_tcp(
-        self, host: str | None, port: int, ssl: ssl_module.SSLContext | None = None
+        self, host: str | None, port: int, ssl: ssl_module.SSLContext | None = None, *, accept: bool = True
     ) -> tuple[str, int]:
-        """Serve on TCP, with TLS when a context is given; return the address (for port 0)."""
+        """Serve on TCP.
+
+        Args:
+            host: the address; None = all.
+            port: 0 = one that is free.
+            ssl: with TLS when it is given.
+            accept: whether clients are accepted at once. Else they wait, connected, until `accept` is called.
+
+        Returns:
+            The address.
+        """
         loop = asyncio.get_running_loop()
         factory: Callable[[], asyncio.Protocol] = lambda: Connection(self)  # noqa: E731
         if ssl is not None:
             self._tls = ssl
             small_buffers()
             factory = lambda: Handshake(self, self._current_tls)  # noqa: E731
-        server = await loop.create_server(factory, host, port, backlog=1024)
+        server = await loop.create_server(factory, host, port, backlog=BACKLOG, start_serving=accept)
         self._servers.append(server)
+        if not accept:
+            for each in server.sockets:
+                with socket.fromfd(each.fileno(), each.family, each.type) as listener:
+                    listener.listen(BACKLOG)
         address, bound = server.sockets[0].getsockname()[:2]
         return address, bound
+
+    async def accept(self) -> None:
+        """Accept the clients that wait, and all that come from now on."""
+        for server in self._servers:
+            await server.start_serving()
 
     def replace_tls(self, context: ssl_module.SSLContext) -> None:
         """Use this context for the connections that come from now on; those that stand are not touched."""

@@ -13,6 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
 import logging
 import random
 import time
@@ -55,6 +58,9 @@ _assignment_decoder = msgspec.msgpack.Decoder(AssignmentRequest)
 _credentials_decoder = msgspec.msgpack.Decoder(CredentialsRequest)
 _decisions_decoder = msgspec.msgpack.Decoder(DecisionRequest)
 
+
+OPENING_S = 10.0
+"""Maximum time that a call waits for its experiment to be opened; then it is refused, and repeated."""
 
 RETRY_AFTER_S = (1.0, 3.0)
 """An attempt whose experiment no operator serves retries after a time between these."""
@@ -164,6 +170,15 @@ class SupportsCallerLookup(Protocol):
 
 
 @runtime_checkable
+class SupportsOpening(Protocol):
+    """Experiments that are opened while attempts already call."""
+
+    def opening(self, name: str) -> Awaitable[None] | None:
+        """Return what to await until the next try to open an experiment has ended; None when there will be none."""
+        ...
+
+
+@runtime_checkable
 class SupportsRunnerAuthorization(Protocol):
     """Runners that check whether a caller is the runner that it says it is."""
 
@@ -230,9 +245,13 @@ class ReportService:
             caller: the calling pod, in a cluster; it may act only for the trials that `Runners.permits`.
 
         Returns:
-            HTTP status and MessagePack body, or an awaitable of them when there is no work yet, or what was applied
-            has to be committed first.
+            HTTP status and MessagePack body, or an awaitable of them when there is no work yet, when what was applied
+            has to be committed first, or while the experiment is being opened: after a restart of the operator
+            callers that come again and again would take the time that the opening needs.
         """
+        return self._handle(path, body, caller, waits=True)
+
+    def _handle(self, path: str, body: bytes, caller: Caller | None, *, waits: bool) -> Reply | Awaitable[Reply]:
         if "%" in path:
             try:
                 path = unquote(path, errors="strict")
@@ -273,7 +292,18 @@ class ReportService:
                     return refuse(403, f"pod {caller.pod_name} belongs to {belongs_to} and may not report to {name}")
             if isinstance(error, ElsewhereError):
                 return self._redirect(error)
+            if waits and isinstance(self._experiments, SupportsOpening):
+                opening = self._experiments.opening(name)
+                if opening is not None:
+                    return self._handle_when(opening, path, body, caller)
             return refuse(503, str(error))
+
+    async def _handle_when(self, opening: Awaitable[None], path: str, body: bytes, caller: Caller | None) -> Reply:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S):
+                await asyncio.shield(opening)  # others wait for it too
+        reply = self._handle(path, body, caller, waits=False)
+        return await reply if inspect.isawaitable(reply) else reply
 
     def _redirect(self, error: ElsewhereError) -> Reply:
         if error.address:

@@ -20,7 +20,7 @@ from kubernetes.aio.client.models.v1_pod_spec import V1PodSpec
 from virtual_time import START
 
 from trialpod_operator.api.api_errors import ApiError, api_error
-from trialpod_operator.cluster.kube import Kube, Serves
+from trialpod_operator.cluster.kube import JSON, METADATA, Kube, Serves
 
 Object = dict[str, Any]
 Fault = Callable[[str, str, Any], ApiError | None]
@@ -319,6 +319,8 @@ class FakeKube(Kube):
         body: Any = None,
         content_type: str = "application/json",
         text: bool = False,
+        accept: str = JSON,
+        schema: Any = Any,
         serves: Serves | None = None,
     ) -> Any:
         self.requests += 1
@@ -332,7 +334,14 @@ class FakeKube(Kube):
         await asyncio.sleep(self._random.uniform(0.0, self._latency_s))
         if self.lost_answers():
             raise error(method, path, 0, "Unreachable", "the connection broke")
+        return in_form(answer, accept)
+
+
+def in_form(answer: Any, accept: str) -> Any:
+    """Return an answer in the form that was asked for."""
+    if accept != METADATA:
         return answer
+    return {**answer, "items": [{"metadata": item["metadata"]} for item in answer["items"]]}
 
 
 def quota(method: str, path: str, body: Any) -> ApiError | None:

@@ -108,9 +108,9 @@ def test_what_no_list_shows_any_more_is_dropped() -> None:
     seen.update_trial(trial(1, state="TERMINATED"), deleted=False)
     seen.update_trial(trial(2), deleted=False)
     seen.update_pod(pod(), deleted=False)
-    assert seen.uids(KEY) == {"uid-1", "uid-2", "uid-digits-d75de-00000-1"}
+    assert seen.versions(KEY).keys() == {"uid-1", "uid-2", "uid-digits-d75de-00000-1"}
     seen.drop(KEY, {"uid-1", "uid-digits-d75de-00000-1"})
-    assert seen.uids(KEY) == {"uid-2"}
+    assert seen.versions(KEY).keys() == {"uid-2"}
 
 
 def test_the_last_state_of_a_pod_that_is_gone_is_remembered() -> None:

@@ -40,7 +40,9 @@ class Server:
         self.watches: list[list[bytes | ApiError]] = []
         self.begun: list[str] = []  # the version behind which each watch began
 
-    async def pages(self, collection: str, selector: str) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+    async def pages(
+        self, collection: str, selector: str, **_options: Any
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
         assert (collection, selector) == (COLLECTION, OURS)
         found = self.lists.pop(0)
         if isinstance(found, ApiError):
@@ -71,7 +73,7 @@ def follow(server: Server, holds: Callable[[list[tuple[str, bool]]], bool]) -> t
             kube, COLLECTION, OURS, lambda each, deleted: shown.append((each["metadata"]["name"], deleted))
         )
         task = asyncio.ensure_future(watch.run())
-        await until(lambda: watch.listed and holds(shown))
+        await until(lambda: watch.listed.is_set() and holds(shown))
         times.append(asyncio.get_running_loop().time())
         task.cancel()
 

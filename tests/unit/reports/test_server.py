@@ -424,6 +424,24 @@ def test_it_serves_tcp_on_a_free_port() -> None:
     asyncio.run(main())
 
 
+def test_clients_wait_connected_until_they_are_accepted() -> None:
+    async def main() -> None:
+        server = ReportServer(echo)
+        host, port = await server.start_tcp("127.0.0.1", 0, accept=False)
+        client = Client(*await asyncio.open_connection(host, port))
+        client.post(b"x")
+        answer = asyncio.ensure_future(client.answer())
+        await asyncio.sleep(0)
+        assert not server._connections
+        assert not answer.done()
+        await server.accept()
+        assert (await answer)[0] == 200
+        client.writer.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
 def test_an_answer_may_ask_the_client_to_come_back_later(tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         client = await service.client()

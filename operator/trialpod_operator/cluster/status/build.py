@@ -207,6 +207,17 @@ def same_status(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None)
     return (left or {}) == (right or {})
 
 
+def is_progress(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
+    """Return whether two statuses of a trial differ in nothing but how far it has come."""
+    before, after = (
+        {key: value for key, value in (each or {}).items() if key not in _PROGRESS} for each in (left, right)
+    )
+    return before == after
+
+
+_PROGRESS = frozenset({"iteration", "value", "bestValue", "checkpoint", "lastReportTime"})
+
+
 def _readable(status: Any) -> Mapping[str, Any]:
     """Return what can be kept of a status, which another version may have written."""
     if not isinstance(status, Mapping):

@@ -16,12 +16,12 @@ from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.pending import PendingReason, summarize
 from trialpod_operator.cluster.pods.reading import node_of, own_name
 from trialpod_operator.cluster.services import Services
-from trialpod_operator.cluster.status.build import same_status, trial_status
+from trialpod_operator.cluster.status.build import is_progress, same_status, trial_status
 from trialpod_operator.cluster.status.conditions import is_starting
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment
 
-PROGRESS_INTERVAL_S = 15.0
+PROGRESS_INTERVAL_S = 30.0
 """Minimum interval between two writes of a running trial's iteration and value."""
 
 PROGRESS_PER_S = 4.0
@@ -98,7 +98,8 @@ class TrialStatusWriter:
         """
         state = durable.engine.state
         due = {trial_id for trial_id in bindings.changed if trial_id in state.trials}
-        due |= self._progressed(bindings, now)
+        progressed = self._progressed(bindings, now)
+        due |= progressed
         waits = {trial.trial_id: why for trial, why in bindings.waits(now)}
         reasons = {trial_id: why.reason for trial_id, why in waits.items()}
         changed = {
@@ -117,13 +118,16 @@ class TrialStatusWriter:
             item = self._services.cache.trial(self._key, names.trial_name(self._name, trial_id))
             if item is None:
                 continue  # it is made first
-            moving = not trial.ended and trial_id not in waits
+            moving = not trial.ended and trial_id not in waits and trial_id in bindings.changed
             settle_s = STARTING_S if is_starting(trial) else SETTLE_S
             if moving and now - self._moving.setdefault(trial_id, now) < settle_s:
                 continue
             since = self._moving.pop(trial_id, now)
             bindings.changed.discard(trial_id)
             status = self._trial_status(trial, item, durable, bindings, waits.get(trial_id), now)
+            # An operator that has just started has not kept who is due: progress is written at its own rate.
+            if trial_id not in progressed and trial.running and is_progress(item.get("status"), status):
+                continue
             if not same_status(item.get("status"), status):
                 plans.append((trial_id, item, status, since))
                 self._progress_written[trial_id] = now  # it shows its progress, too
