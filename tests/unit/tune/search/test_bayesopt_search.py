@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from libraries import needing
 
 from trialpod.errors import InvalidInputError
 from trialpod.testing.searchers import SearcherContract
@@ -11,11 +11,7 @@ from trialpod.tune.search import BayesOptSearch
 from trialpod.tune.search.searcher import Searcher
 
 pytestmark = [
-    pytest.mark.skipif(
-        find_spec("bayes_opt") is None,
-        reason="BayesOptSearch is tested where its library is: pip install bayesian-optimization>=3",
-    ),
-    pytest.mark.xdist_group("bayesopt"),  # importing it takes a second of CPU and more
+    *needing("bayes_opt", "BayesOptSearch is tested where its library is: pip install bayesian-optimization>=3"),
     pytest.mark.slow,
     pytest.mark.once,
 ]

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from libraries import needing
 
 from trialpod.errors import InvalidInputError
 from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import HyperOptSearch
 from trialpod.tune.search.searcher import Searcher
 
-pytestmark = [
-    pytest.mark.skipif(
-        find_spec("hyperopt") is None, reason="HyperOptSearch is tested where its library is: pip install hyperopt"
-    ),
-    pytest.mark.xdist_group("hyperopt"),  # importing it takes a second of CPU and more
-]
+pytestmark = needing("hyperopt", "HyperOptSearch is tested where its library is: pip install hyperopt")
 
 
 class TestHyperOptSearch(SearcherContract):

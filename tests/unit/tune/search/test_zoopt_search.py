@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from libraries import needing
 
 from trialpod.errors import InvalidInputError
 from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import ZOOptSearch
 from trialpod.tune.search.searcher import Searcher
 
-pytestmark = [
-    pytest.mark.skipif(
-        find_spec("zoopt") is None, reason="ZOOptSearch is tested where its library is: pip install zoopt"
-    ),
-    pytest.mark.xdist_group("zoopt"),  # importing it takes a second of CPU and more
-]
+pytestmark = needing("zoopt", "ZOOptSearch is tested where its library is: pip install zoopt")
 
 
 class TestZOOptSearch(SearcherContract):
