@@ -50,6 +50,9 @@ from trialpod_operator.reports.service import ReportService
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trialpod-operator"
+ACCEPT_AFTER_S = 30.0
+"""Maximum time that attempts wait for the lists of all pods before they are accepted."""
+
 CERTIFICATES_INTERVAL_S = 3600.0
 HAND_OVER_TIMEOUT_S = 5.0
 """Maximum time that an operator which ends waits until all experiments are committed and closed."""
@@ -106,7 +109,7 @@ class OperatorProcess:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
         service = ReportService(self._controller, REPORT_SECONDS.observe)
-        keys = TokenKeys(lambda: kube.token_keys(), self._controller.cache.pod_by_uid)
+        keys = TokenKeys(kube.token_keys, self._controller.cache.pod_by_uid)
         self._server = ReportServer(Gate(service, TokenReviewer(review, keys.pod_of)))
         # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
         probes = {"/healthz": self.liveness, "/readyz": self.readiness}
@@ -217,8 +220,10 @@ class OperatorProcess:
 
     async def _accept(self) -> None:
         """Accept attempts once their pods are known: each would have to prove who it is in a review of its token."""
-        for watch in self._watches:
-            await watch.listed.wait()
+        with contextlib.suppress(TimeoutError):  # a namespace that cannot be listed keeps no others waiting
+            async with asyncio.timeout(ACCEPT_AFTER_S):
+                for watch in self._watches:
+                    await watch.listed.wait()
         await self._server.accept()
 
     async def _hand_over(self) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import virtual_time
 from fake_api import FakeApi, FakeKube
 from fake_api_http import HttpApi
 
@@ -149,3 +150,25 @@ def test_lost_while_connecting_sends_no_write(tmp_path: Path, monkeypatch: pytes
         assert item["spec"] == {"numSamples": 3, **({"parallel": 2} if lost == "experiment" else {})}
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(("listed", "accepted_at"), [(1, operator.ACCEPT_AFTER_S), (2, 0.0)])
+def test_attempts_are_accepted_once_pods_are_listed_or_in_time(listed: int, accepted_at: float) -> None:
+    """A namespace whose list is refused does not keep the attempts of the others waiting for good."""
+
+    async def scenario() -> None:
+        process = OperatorProcess(FakeKube(FakeApi()), OperatorOptions(host="127.0.0.1", report_port=0))
+        process._watches = [SimpleNamespace(listed=asyncio.Event()) for _ in range(2)]  # type: ignore[misc]
+        for watch in process._watches[:listed]:
+            watch.listed.set()
+        accepted = []
+
+        async def accept() -> None:
+            accepted.append(asyncio.get_running_loop().time())
+
+        process._server.accept = accept  # type: ignore[method-assign]
+        began = asyncio.get_running_loop().time()
+        await process._accept()
+        assert [round(at - began, 3) for at in accepted] == [accepted_at]
+
+    virtual_time.run(scenario)

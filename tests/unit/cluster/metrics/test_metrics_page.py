@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 from cluster_objects import NOW, Run
+from fake_api import FakeApi, FakeKube
 from prometheus_client.parser import text_string_to_metric_families
 
 from trialpod.errors import StorageError
@@ -154,8 +155,7 @@ def test_a_label_may_hold_anything() -> None:
 
 def test_new_operator_serves_the_whole_page() -> None:
     options = OperatorOptions.from_environment({"TRIALPOD_OPERATOR_NAMESPACE": "t", "TRIALPOD_SERVICE": "s.t.svc"})
-    kube: Any = object()
-    found = families(operator.OperatorProcess(kube, options).metrics())
+    found = families(operator.OperatorProcess(FakeKube(FakeApi()), options).metrics())
     assert values(found["trialpod_active"]) == {(): 0}
     assert values(found["trialpod_open_experiments"]) == {(): 0}
     assert set(values(found["trialpod_experiments"], "condition").values()) == {0}
