@@ -144,6 +144,14 @@ class Experiment:
         """Wait until something holds of the status."""
         return self.cluster.wait_for(lambda: holds(self.status), f"{self.name}: {what}", timeout, every=0.3)
 
+    def wait_for_iteration(self, iteration: int, timeout: float = 120) -> None:
+        """Wait until the best result is that of an iteration: of one trial that improves, the latest.
+
+        The trial's own status says so up to half a minute later.
+        """
+        found = f"it is at iteration {iteration}"
+        self.wait(lambda status: (status.get("best") or {}).get("iteration") == iteration, found, timeout)
+
     def wait_for_checkpoint(self, iteration: int = 2, timeout: float = 120) -> None:
         """Wait until the first trial has committed a checkpoint of at least that iteration."""
         self.cluster.wait_for(

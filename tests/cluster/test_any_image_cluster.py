@@ -48,9 +48,9 @@ def suspend(namespace: Cluster, experiment: Experiment, value: bool) -> None:
 class TestOtherCLibrary:
     def test_a_program_of_musl_is_evicted_and_continues(self, restricted: Cluster, musl_image: str) -> None:
         experiment = Experiment.apply(restricted, climb(restricted, "musl", musl_image, [2.5], hold=4))
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 4, "it holds at step 4", 120)
+        experiment.wait_for_iteration(4)
         restricted.evict(experiment.running_pod())
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 8, "it holds at step 8", 120)
+        experiment.wait_for_iteration(8)
         restricted.evict(experiment.running_pod())
         assert experiment.wait_until_over()["best"]["value"] == "30"
         (rows,) = experiment.results()
@@ -112,9 +112,9 @@ class TestPythonWithoutTrialpod:
 class TestImagesWithNothingInThem:
     def test_a_program_is_evicted_paused_and_continues(self, restricted: Cluster, image: str) -> None:
         experiment = Experiment.apply(restricted, climb(restricted, "bare", image, [2.5], hold=4))
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 4, "it holds at step 4", 120)
+        experiment.wait_for_iteration(4)
         restricted.evict(experiment.running_pod())
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 8, "it holds at step 8", 120)
+        experiment.wait_for_iteration(8)
         suspend(restricted, experiment, True)
         experiment.wait(lambda _: experiment.condition("Suspended").get("status") == "True", "it is suspended", 60)
         suspend(restricted, experiment, False)

@@ -203,14 +203,22 @@ def test_both_decide_each_for_its_own(pair: Operator) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [delete_pod, kill_process, kill_and_delete, stop], ids=lambda fault: str(fault.__name__)
+    ("victim", "fault"),
+    [
+        ("coordinator", kill_process),
+        ("coordinator", kill_and_delete),
+        ("coordinator", stop),
+        ("other", delete_pod),
+        ("other", stop),
+    ],
+    ids=lambda each: each if isinstance(each, str) else str(each.__name__),
 )
-@pytest.mark.parametrize("victim", ["coordinator", "other"])
 def test_the_other_one_takes_over(
     pair: Operator,
     victim: str,
     fault: Callable[[Operator, dict[str, Any]], None],
 ) -> None:
+    # The simulation has every fault with either victim.
     # Both ways in which a trial gets its process have to continue: a pod of its own, and the next turn of a pod.
     experiments = busy(pair, reuse_pods=victim == "other")
     holder = (pair.cluster.get("lease", LEASE) or {})["spec"]["holderIdentity"]

@@ -83,11 +83,11 @@ class TestJobSets:
         document = climb(restricted, "sets", jobset(image), [2.5], hold=4)
         document["spec"]["trialResource"]["podTemplatePath"] = LEADER
         experiment = Experiment.apply(restricted, document)
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 4, "it holds at step 4", 120)
+        experiment.wait_for_iteration(4)
         assert len(restricted.list("pods")) == 2
         (leader,) = experiment.pods()
         restricted.evict(leader)
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 8, "it holds at step 8", 120)
+        experiment.wait_for_iteration(8)
         patch = json.dumps({"spec": {"suspend": True}})
         restricted.kubectl("patch", "te", "sets", "--type=merge", "-p", patch)
         experiment.wait(lambda _: experiment.condition("Suspended").get("status") == "True", "it is suspended", 60)

@@ -49,12 +49,12 @@ def set_suspend(namespace: Cluster, experiment: Experiment, value: bool) -> None
 class TestJobs:
     def test_a_job_is_evicted_paused_and_continues(self, restricted: Cluster, image: str) -> None:
         experiment = Experiment.apply(restricted, climb(restricted, "jobs", job(image), [2.5], hold=4))
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 4, "it holds at step 4", 120)
+        experiment.wait_for_iteration(4)
         (first,) = restricted.list("jobs", "trialpod.dev/experiment=jobs")
         assert first["metadata"]["ownerReferences"][0]["kind"] == "TuneTrial"
         assert experiment.trial_status()["podName"].startswith(first["metadata"]["name"])
         restricted.evict(experiment.running_pod())
-        restricted.wait_for(lambda: experiment.trial_status().get("iteration") == 8, "it holds at step 8", 120)
+        experiment.wait_for_iteration(8)
         set_suspend(restricted, experiment, True)
         experiment.wait(lambda _: experiment.condition("Suspended").get("status") == "True", "it is suspended", 60)
         restricted.wait_for(lambda: not restricted.list("jobs"), "its Job is gone", 60)

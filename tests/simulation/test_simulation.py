@@ -33,9 +33,9 @@ from sim_world import simulate
 
 PARTS = 4
 SEEDS = 40
-MORE_SEEDS = 260
+MORE_SEEDS = 140
 OWN_SEEDS = 8
-MORE_OWN_SEEDS = 100
+MORE_OWN_SEEDS = 50
 MOST_SEEDS = 900
 HERE = Path(__file__).parent
 

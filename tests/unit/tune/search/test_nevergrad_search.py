@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import Any
 
 import pytest
+from libraries import needing
 
 from trialpod.errors import InvalidInputError
 from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import NevergradSearch
 from trialpod.tune.search.searcher import Searcher
 
-if importlib.util.find_spec("nevergrad") is None:
-    pytest.skip("NevergradSearch is tested where its library is: pip install nevergrad", allow_module_level=True)
-
-pytestmark = [pytest.mark.slow, pytest.mark.once]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.once,
+    *needing("nevergrad", "NevergradSearch is tested where its library is: pip install nevergrad"),
+]
 
 
 class TestNGOpt(SearcherContract):
