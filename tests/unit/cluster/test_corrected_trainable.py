@@ -16,6 +16,8 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.commands.why import findings, next_steps
 
+pytestmark = pytest.mark.once
+
 WRONG, RIGHT = {"entrypoint": "train:trian"}, {"entrypoint": "train:train"}
 
 

@@ -15,6 +15,8 @@ from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
 
+pytestmark = pytest.mark.once
+
 
 def test_trials_run_and_end_and_nothing_is_left_of_their_pods(play: Play) -> None:
     async def scenario(world: World) -> None:

@@ -11,6 +11,8 @@ from virtual_time import until
 
 from trialpod_operator.cluster.status import writer
 
+pytestmark = pytest.mark.once
+
 MAX_REQUESTS = 6.0
 """For each trial: its TuneTrial, its pod, what became of both, and its part of what is asked for the experiment."""
 

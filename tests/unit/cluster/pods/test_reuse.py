@@ -17,6 +17,8 @@ from virtual_time import until
 
 from trialpod_operator.cluster import names
 
+pytestmark = pytest.mark.once
+
 Run = Callable[[Callable[[World], Awaitable[None]]], None]
 
 

@@ -15,6 +15,8 @@ from trialpod.storage.checkpoints.packing import Packing
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
 
+pytestmark = pytest.mark.once
+
 CLAIM = ".trialpod-claim"
 MANIFEST = ".trialpod-manifest.json"
 

@@ -15,6 +15,8 @@ from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, HyperOptSearch, OptunaSearch, prepare
 from trialpod.tune.search.searcher import Searcher
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("optuna")
 
 
