@@ -18,9 +18,6 @@ from pathlib import Path
 from . import layout
 from .system import ClusterError, entering, tail, wait_until
 
-_GO = {"GOGC": "400"}
-"""All are Go programs. Their heaps are small and the machine's memory is not: less processor time for collections."""
-
 
 def start_time(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if it is not there, or only as a zombie.
@@ -93,7 +90,7 @@ def start(name: str, command: Sequence[str | Path], environment: Mapping[str, st
     pid = os.posix_spawn(
         program,
         arguments,
-        {**_GO, **os.environ, **(environment or {})},
+        {**os.environ, **(environment or {})},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
