@@ -8,7 +8,7 @@ import pytest
 
 
 def needing(library: str, reason: str) -> list[pytest.MarkDecorator]:
-    """Return the marks: skipped without it, and all in one process, where its import takes a second of CPU once.
+    """Return the marks: skipped without it, and all in one process, which imports it once, for seconds of CPU.
 
     Args:
         library: the module; it is looked for, not imported, because collecting must not import it.
