@@ -20,7 +20,7 @@ export TRIALPOD_CLUSTER_KUBERNETES := $(KUBERNETES)
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster cluster-together \
+.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-gpu test-slow test-cluster cluster-together \
 	cluster-apart cluster-serial test-addons cluster cluster-down cluster-image lint types layers style \
 	format lock bench bench-scale bench-peers chaos-cluster site release sbom soak chaos minio clean bench-quality
 
@@ -87,6 +87,10 @@ test-search: $(SEARCH_VENV)/$(STAMP) ## Test what needs PyTorch: search algorith
 
 test-ui: $(UI_VENV)/$(STAMP) ## Test the page in a browser; needs a chromium (apt-get install chromium)
 	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui tests/ui
+
+test-gpu: $(if $(GPU_PYTHON),,$(SEARCH_VENV)/$(STAMP)) ## Test trials on a real GPU (GPU_PYTHON=python3: with the PyTorch of that one)
+	@nvidia-smi -L || { echo "make test-gpu needs an NVIDIA GPU and its driver; nvidia-smi found none" >&2; exit 1; }
+	$(or $(GPU_PYTHON),$(SEARCH_VENV)/bin/python) -m pytest -q -p no:xdist -m gpu tests/local/test_gpu.py
 
 # Side by side: types take longest, on one processor.
 lint: $(VENV)/$(STAMP) ## Style, types, import layers and words

@@ -101,7 +101,7 @@ def test_the_environment_of_a_trial_is_clean(tmp_path: Path) -> None:
     logs = [tmp_path / "0.txt", tmp_path / "1.txt"]
 
     async def work(pool: ProcessPool) -> None:
-        assert await pool.preload(TrainableRef(entrypoint="train:train")) == ""
+        assert (await pool.preload(TrainableRef(entrypoint="train:train"))).problem == ""
         for log in logs:
             process = spawn(
                 pool,
@@ -235,7 +235,7 @@ def test_ended_fork_server_loses_trials_and_is_replaced(tmp_path: Path, signum: 
     pipe = new_pipe(tmp_path)
 
     async def work(pool: ProcessPool) -> None:
-        assert await pool.preload(TrainableRef(entrypoint="train:train")) == ""
+        assert (await pool.preload(TrainableRef(entrypoint="train:train"))).problem == ""
         process = spawn(pool, "wait", str(pipe))
         pid = int(await announced(pipe))
         first = pool.fork_server_pid
@@ -266,7 +266,9 @@ def test_a_module_that_cannot_be_preloaded_is_left_to_the_trials(what: str, why:
         preloaded = asyncio.ensure_future(pool.preload(TrainableRef(entrypoint=what)))
         await asyncio.sleep(0)
         early = spawn(pool, "exit", "0", key="early")  # waits in the socket while the import fails
-        assert why in await preloaded
+        found = await preloaded
+        assert why in found.problem
+        assert found.unforkable == (what == "thread")
         assert (await early.exited).lost == (what == "crash")
         assert (await spawn(pool, "exit", "4").exited).status == 4
 

@@ -1,4 +1,4 @@
-"""Says what is being imported when the first trial has to wait for it."""
+"""Says what is being imported when the first trial has to wait for it, and when each trial will."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from trialpod.protocol.messages import TrainableRef
+from trialpod.runner.fork_server.protocol import Preloaded
 from trialpod_operator.display import events
 
 FIRST_S = 1.0
@@ -38,7 +39,7 @@ class Loading:
         seconds = self._now() - self._begun
         return "" if self._ended or seconds < FIRST_S else f"importing {self._what}, {seconds:.0f} s"
 
-    async def follow(self, preload: asyncio.Future[str]) -> None:
+    async def follow(self, preload: asyncio.Future[Preloaded]) -> None:
         """Tell of the import until it ends."""
         begun = self._begun
         await asyncio.wait({preload}, timeout=FIRST_S)
@@ -47,8 +48,18 @@ class Loading:
             self._tell(events.loading(self._what, self._now() - begun, ended=False))
             await asyncio.wait({preload}, timeout=INTERVAL_S)
         self._ended = True
-        if slow and not preload.cancelled() and not preload.exception() and not preload.result():
+        if not slow or preload.cancelled() or preload.exception():
+            return
+        if not preload.result().problem:
             self._tell(events.loading(self._what, self._now() - begun, ended=True))
+        elif preload.result().unforkable:
+            seconds = f"{self._now() - begun:.1f} s"
+            self._tell(
+                events.warning(
+                    f"{self._what}: {preload.result().problem}, so each trial imports it by itself, in about {seconds}",
+                    "use the GPU and start threads in the Trainable only, and trials are forked after one import",
+                )
+            )
 
 
 def _described(ref: TrainableRef) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+from trialpod.runner.fork_server.protocol import Preloaded
 from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.display import events
 from trialpod_operator.display.base import Display
@@ -63,7 +64,7 @@ class RunPresenter:
         self._stopping_since: float | None = None
         self.poll_interval_s = SHOW_INTERVAL_S if output is None else POLL_INTERVAL_S
 
-    async def follow_import(self, preload: asyncio.Future[str]) -> None:
+    async def follow_import(self, preload: asyncio.Future[Preloaded]) -> None:
         """Say what is being imported when that takes long."""
         await self._loading.follow(preload)
 

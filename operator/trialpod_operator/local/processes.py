@@ -153,7 +153,7 @@ class ProcessPool:
         self._ready: asyncio.Future[None] | None = None
         self._ref: TrainableRef | None = None
         self._storage_uri = ""
-        self._preloaded: asyncio.Future[str] | None = None
+        self._preloaded: asyncio.Future[Preloaded] | None = None
         self._broken = ""
         self._worked = False  # a fork server was ready once, so it can run here
         self._failed_starts = 0  # in a row
@@ -178,14 +178,10 @@ class ProcessPool:
         assert self._ready is not None
         await asyncio.shield(self._ready)
 
-    async def preload(self, ref: TrainableRef, storage_uri: str = "") -> str:
-        """Import the user's code, and what the storage needs, once for all trials.
-
-        Returns:
-            "" or why each trial must import it by itself.
-        """
+    async def preload(self, ref: TrainableRef, storage_uri: str = "") -> Preloaded:
+        """Import the user's code, and what the storage needs, once for all trials; say how that went."""
         if self._broken:
-            return self._broken
+            return Preloaded(problem=self._broken)
         self._ref = ref
         self._storage_uri = storage_uri
         self._preloaded = asyncio.get_running_loop().create_future()
@@ -347,7 +343,7 @@ class ProcessPool:
             self._finish(info)
         elif isinstance(event, Preloaded):
             if self._preloaded is not None and not self._preloaded.done():
-                self._preloaded.set_result(event.problem)
+                self._preloaded.set_result(event)
         elif isinstance(event, Ready) and self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
             self._worked, self._failed_starts = True, 0
@@ -382,9 +378,8 @@ class ProcessPool:
             self._ready.exception()  # Without a waiter, the exits say it.
         if self._preloaded is not None and not self._preloaded.done():
             self._ref = None
-            self._preloaded.set_result(
-                self._broken or f"importing it ended the process ({how}); trials import it by themselves"
-            )
+            problem = self._broken or f"importing it ended the process ({how}); trials import it by themselves"
+            self._preloaded.set_result(Preloaded(problem=problem))
         if self._broken:
             lost = list(self._processes.values())
             self._outbox.clear()

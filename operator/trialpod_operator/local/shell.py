@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, AttemptEnd
+from trialpod.runner.fork_server.protocol import Preloaded
 from trialpod.storage.layout import LOG_FILE
 from trialpod.storage.scratch import RUN_PREFIX, Scratch, remove_left_behind
 from trialpod.tune.callback_list import CallbackError
@@ -532,9 +533,9 @@ def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *argumen
         loop.call_soon_threadsafe(call, *arguments)
 
 
-def _log_preload(preload: asyncio.Future[str]) -> None:
+def _log_preload(preload: asyncio.Future[Preloaded]) -> None:
     if not preload.cancelled() and preload.exception() is None:
-        logger.info("loading the Trainable once for all trials: %s", preload.result() or "done")
+        logger.info("loading the Trainable once for all trials: %s", preload.result().problem or "done")
 
 
 def _in_a_running_loop() -> bool:

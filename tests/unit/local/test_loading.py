@@ -6,6 +6,7 @@ import pytest
 
 from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import TrainableRef
+from trialpod.runner.fork_server.protocol import Preloaded
 from trialpod_operator.display.events import Event
 from trialpod_operator.local import loading
 from trialpod_operator.local.loading import Loading
@@ -32,7 +33,7 @@ class TestLoading:
                 messages.append(seen.message)
                 time += 4.0
                 if len(told) == 2:
-                    preload.set_result("")
+                    preload.set_result(Preloaded())
 
             seen = Loading(TrainableRef(entrypoint="train:Trainable"), tell, lambda: time)
             time = 1.0
@@ -52,8 +53,34 @@ class TestLoading:
         ref = TrainableRef(command=CommandSpec(command=["./program"]))
         assert Loading(ref, lambda _event: None, lambda: next(times)).message == "importing trialpod, 2 s"
 
-    @pytest.mark.parametrize("result", ["", "there are threads"])
-    def test_a_short_import_is_not_mentioned(self, result: str) -> None:
+    @pytest.mark.parametrize(
+        ("result", "said"),
+        [
+            (Preloaded("importing it started threads", unforkable=True), "train: importing it started threads, so each "
+             "trial imports it by itself, in about 3.0 s"),
+            (Preloaded("no module named 'trian'"), None),  # each trial will say so
+        ],
+    )  # fmt: skip
+    def test_a_long_import_that_every_trial_repeats(self, result: Preloaded, said: str | None) -> None:
+        told: list[Event] = []
+        times = iter([0.0, 2.0, 3.0])
+
+        async def run() -> None:
+            preload = asyncio.get_running_loop().create_future()
+
+            def tell(event: Event) -> None:
+                told.append(event)
+                if not preload.done():
+                    preload.set_result(result)
+
+            await Loading(TrainableRef(entrypoint="train:train"), tell, lambda: next(times)).follow(preload)
+
+        asyncio.run(run())
+        assert [event.message for event in told[1:]] == ([said] if said else [])
+        assert all(event.level == "warning" and event.data["remedy"] for event in told[1:])
+
+    @pytest.mark.parametrize("result", [Preloaded(), Preloaded("there are threads", unforkable=True)])
+    def test_a_short_import_is_not_mentioned(self, result: Preloaded) -> None:
         told: list[Event] = []
 
         async def run() -> None:

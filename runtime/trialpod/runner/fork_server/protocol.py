@@ -68,9 +68,13 @@ class Ready(Message, tag=True):
 
 
 class Preloaded(Message, tag=True):
-    """`problem` says why trials import the user's code by themselves; "" when they need not."""
+    """`problem` says why trials import the user's code by themselves; "" when they need not.
+
+    `unforkable` is True when the import worked and no trial could be forked after it.
+    """
 
     problem: str = ""
+    unforkable: bool = False
 
 
 class Started(Message, tag=True):

@@ -170,8 +170,7 @@ class ForkServer:
         flush()
         unsafe = system.unsafe_to_fork()
         if unsafe:
-            problem = problem or f"{unsafe}; trials import it by themselves, which makes each start slower"
-            self.send(Preloaded(problem=problem))
+            self.send(Preloaded(problem=problem or unsafe, unforkable=not problem))
             self._replace_self(module)
         self._handle_signals()
         self._own = system.children()

@@ -14,6 +14,7 @@ import threading
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_CUDA_ERROR_NOT_INITIALIZED = 3
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,15 +87,16 @@ def unsafe_to_fork() -> str:
     cuda = getattr(torch, "cuda", None)
     if cuda is not None and cuda.is_initialized():
         return "importing it initialised CUDA"
-    if _cuda_driver_in_use():
-        return "importing it opened the CUDA driver"
+    if _cuda_driver_initialised():
+        return "importing it initialised the CUDA driver"
     return ""
 
 
-def _cuda_driver_in_use() -> bool:
-    # Any library may have called cuInit (a mere "is there a GPU?" does): that opens the unified memory device.
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{number}").startswith("/dev/nvidia-uvm"):
-                return True
-    return False
+def _cuda_driver_initialised() -> bool:
+    # Any library may have called cuInit (a mere "is there a GPU?" does). Open devices do not tell: NVML, by which PyTorch
+    # answers that question here, opens the same ones and survives a fork. The driver itself knows.
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False  # nothing has loaded it
+    return driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED
