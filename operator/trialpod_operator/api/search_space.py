@@ -96,6 +96,7 @@ _FOREIGN = {
 """What other systems, and common sense, call a distribution -> the one of ours."""
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("from", "to"))
 _MODIFIERS = frozenset({"q", "log", "base", "step", "type", "distribution", "dtype", "scale", "prior"})
+PRIOR_PLACE = "spec.searchAlgorithm.parameters.prior"
 _KATIB = frozenset({"parameterType", "feasibleSpace"})
 _INLINE = re.compile(rf"(?P<name>{'|'.join((*_NUMERIC, *_LISTS))}):(?P<given>[^\s:]+(?::[^\s:]+)*)")
 """As in a placeholder of `trialpod run -- PROGRAM`."""
@@ -311,10 +312,13 @@ class _Compiler:
                 )
                 return
             if key in NAMES and _is_argument(argument, lists=key in _LISTS):
-                others = ", ".join(map(str, (other for other in node if other != key)))
+                others = [str(other) for other in node if other != key]
+                remedy = f"take out {', '.join(others)}"
+                if others == ["prior"]:
+                    remedy = f"move the prior to {PRIOR_PLACE}, below the parameter's name"
                 self._report(
                     f"{path}.{key}",
-                    f"a distribution is the only key of its mapping; take out {others}. If {key!r} is a parameter of "
+                    f"a distribution is the only key of its mapping; {remedy}. If {key!r} is a parameter of "
                     f"a nested config, write {{{key}: {{literal: ...}}}}",
                 )
                 return

@@ -29,6 +29,7 @@ from trialpod_operator.api.paths import Path, format_path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.api.rules import check_rules
+from trialpod_operator.api.search_space import PRIOR_PLACE
 
 _FORMATS = {"duration": parse_duration, "quantity": parse_quantity}
 _RAY_NAMES = {
@@ -101,7 +102,7 @@ def _without_server_fields(value: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _places() -> dict[str, list[str]]:
     """Return where each field name occurs, for fields that stand one level too high or too low."""
-    places: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {"prior": [PRIOR_PLACE]}  # a parameter of a search is no field of a model
 
     def visit(kind: inspect.Type, path: Path) -> None:
         kind, _, _ = peel(kind)

@@ -111,6 +111,12 @@ def test_field_at_the_wrong_level_gets_its_path() -> None:
     assert "it belongs at spec.checkpoint.numToKeep" in _only({"numToKeep": 2})
 
 
+def test_a_prior_in_another_place_gets_its_path() -> None:
+    prior = {"center": 0.3}
+    for change in ({"prior": {"x": prior}}, {"searchSpace": {"x": {"uniform": [0, 1], "prior": prior}}}):
+        assert "spec.searchAlgorithm.parameters.prior" in _only(change)
+
+
 def test_names_of_ray_lead_to_ours() -> None:
     assert 'did you mean "searchSpace"?' in _only({"param_space": {}})
     assert 'did you mean "numSamples"?' in _only({"num_samples": 2})
