@@ -98,9 +98,7 @@ def run(code: str, trials: int) -> tuple[float, dict[str, float]]:
         (folder / "experiment.yaml").write_text(json.dumps(document))
         program = str(Path(sys.executable).with_name("trialpod"))
         began = time.perf_counter()
-        subprocess.run(
-            [program, "run", "experiment.yaml", "--quiet"], cwd=folder, check=True, stdout=subprocess.PIPE
-        )
+        subprocess.run([program, "run", "experiment.yaml", "--quiet"], cwd=folder, check=True, stdout=subprocess.PIPE)
         seconds = time.perf_counter() - began
         shown = subprocess.run(
             [program, "results", "trialpod-results/gpu", "--json"], cwd=folder, check=True, stdout=subprocess.PIPE

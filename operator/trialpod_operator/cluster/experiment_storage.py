@@ -25,8 +25,11 @@ REFUSED_INTERVAL_S = 10.0
 
 _PREFIX = ".removed-"
 
+AFTER_S = 30.0
+"""What a killed process left is removed that much later: the attempts of all experiments are answered first."""
+
 PAUSE_S = 0.02
-"""Between two trials' folders that are removed; at 2 ms this took a seventh of the CPU of a restart (500 running)."""
+"""Between two trials' folders that are removed."""
 
 
 class ExperimentStorage:
@@ -128,13 +131,43 @@ def remove_in_background(folder: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-    threading.Thread(target=_remove_all, args=(folder.parent,), name="trialpod-scrap", daemon=True).start()
+    _removal.request(folder.parent)
+
+
+class _Removal:
+    """Removes what was renamed, in one thread of this process: fifty experiments may open at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the next two
+        self._parents: set[Path] = set()
+        self._running = False
+
+    def request(self, parent: Path) -> None:
+        """Remove what is below a folder and was renamed."""
+        with self._lock:
+            self._parents.add(parent)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="trialpod-scrap", daemon=True).start()
+
+    def _run(self) -> None:
+        time.sleep(AFTER_S)
+        while True:
+            with self._lock:
+                if not self._parents:
+                    self._running = False
+                    return
+                parent = self._parents.pop()
+            with contextlib.suppress(OSError):  # the parent may be removed meanwhile, and then all is removed
+                _remove_all(parent)
+
+
+_removal = _Removal()
 
 
 def _remove_all(parent: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # the parent may be removed meanwhile, and then all is removed
-        for path in parent.glob(f"{_PREFIX}*"):
-            for each in os.listdir(path):
-                shutil.rmtree(path / each, ignore_errors=True)
-                time.sleep(PAUSE_S)
-            shutil.rmtree(path, ignore_errors=True)
+    for path in parent.glob(f"{_PREFIX}*"):
+        for each in os.listdir(path):
+            shutil.rmtree(path / each, ignore_errors=True)
+            time.sleep(PAUSE_S)
+        shutil.rmtree(path, ignore_errors=True)

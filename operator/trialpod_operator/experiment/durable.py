@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.errors import TrialpodError
+from trialpod.errors import StorageError, TrialpodError
 from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import number
 from trialpod.storage.base import Storage
@@ -153,7 +153,7 @@ class DurableExperiment:
         self._replica_errors = 0  # that the shell knows of
         self._timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.Task[None] | None = None
-        fetch = replica.fetch if replica is not None and in_storage else lambda _keys: None
+        fetch = replica.fetch if replica is not None and in_storage else None
         self.journaled = JournaledEngine(
             plan, directory, clock, self._take_action, heartbeat_s=heartbeat_s, deliver=self._deliver, fetch=fetch
         )
@@ -163,7 +163,9 @@ class DurableExperiment:
         self.resumed = self.position > 0
         self._replicated = self.position if in_storage else 0  # the storage has the journal up to here
         if replica is not None and replica.sealed:
-            self.journaled.write_snapshot()  # the one that the seal was for never came
+            # The one that the seal was for never came. It replaces the records that the files may lack.
+            self.files.bring()
+            self.journaled.write_snapshot()
 
     @classmethod
     def open(
@@ -213,6 +215,7 @@ class DurableExperiment:
             if trial.ended and trial.current.released:
                 replica.remove_soon(self.dirname(trial), trial.current.released)
         replica.name_policy_files(self.journaled.policy_files)
+        replica.fetch_soon(self.files.absent(), lambda trial_ids: self._in_loop(self._continue_arrived, trial_ids))
         replica.start(
             lambda status: self._in_loop(self._record_replica, status),
             lambda error: self._in_loop(self.fail, error),
@@ -436,7 +439,7 @@ class DurableExperiment:
     @property
     def files_stored(self) -> bool:
         """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
-        return self._replica is None or not self._replica.files_due()
+        return self._replica is None or not (self._replica.files_due() or self.files.is_behind())
 
     def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
         """Add what one of the trial's pods printed to the trial's log.
@@ -462,6 +465,9 @@ class DurableExperiment:
         Nothing is lost without it: the snapshot saves the next start time. `close` comes after it.
         """
         self._stop_timers()
+        if self.files.is_behind():
+            with contextlib.suppress(StorageError, TimeoutError):  # then the journal has what the files lack
+                await self._bring_what_waits(timeout_s)
         self.journaled.flush()
         self.journaled.write_snapshot()
         if self._replica is None:
@@ -471,6 +477,13 @@ class DurableExperiment:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), timeout_s)
         return self.replication_problem
+
+    async def _bring_what_waits(self, timeout_s: float) -> None:
+        assert self._replica is not None
+        wanted = {trial_id: keys for trial_id, keys in self.files.absent().items() if self.files.is_behind(trial_id)}
+        keys = [key for keys in wanted.values() for key in keys]
+        await asyncio.wait_for(asyncio.to_thread(self._replica.fetch, keys), timeout_s)
+        self._continue_arrived([*wanted])
 
     @property
     def replication_problem(self) -> str | None:
@@ -528,6 +541,12 @@ class DurableExperiment:
 
     def _deliver(self, event: AnyEvent) -> None:
         self._in_loop(self._apply_own, event)
+
+    def _continue_arrived(self, trial_ids: list[str]) -> None:
+        assert self._replica is not None
+        if not self._closed:
+            for trial in self.files.arrived(trial_ids):
+                self._replica.copy_soon(self.dirname(trial))
 
     def _record_replica(self, status: ReplicaStatus) -> None:
         self._outage = None if status.reachable else status.message

@@ -50,7 +50,8 @@ class JournaledEngine:
         deliver: takes an event from another thread, to be applied in the host's own soon, by whatever else goes with
             `apply` there. Search algorithms that may take long then do so beside everything else; None has everything
             wait for them. Not called before the first `apply`.
-        fetch: brings files that are not in the directory, by their paths in it, from where they are kept.
+        fetch: brings files that are not in the directory, by their paths in it, from where they are kept; None
+            where all of them are in it.
 
     Attributes:
         replayed: how many records there were after the latest snapshot.
@@ -66,7 +67,7 @@ class JournaledEngine:
         perform: Callable[[Action], None],
         heartbeat_s: float = 10.0,
         deliver: Callable[[SuggestionReady], None] | None = None,
-        fetch: Callable[[list[str]], None] = lambda _keys: None,
+        fetch: Callable[[list[str]], None] | None = None,
     ) -> None:
         self.plan = plan
         self.directory = directory

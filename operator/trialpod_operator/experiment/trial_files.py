@@ -4,7 +4,9 @@ A TensorBoard event file is one of them when the package google-crc32c is instal
 
 They follow from the journal: results go to the journal first and to these files right after. After a crash the files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
-ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before.
+ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before:
+`absent` says which, and `arrived` continues them. Until then what is to be added to them is kept here, and no
+snapshot replaces the records that it follows from.
 
 Results that cannot be written end no experiment: what is due stays buffered and is retried, a directory that
 was removed is created again, and `warn` is called once per trial.
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import StorageError
@@ -34,6 +36,13 @@ from trialpod_operator.engine.trial import TERMINATED, Trial
 Offsets = dict[str, int]
 
 
+class _Batch(NamedTuple):
+    """Results that came together, and what stands beside each of them."""
+
+    static: dict[str, Any]
+    results: list[dict[str, Any]]
+
+
 class TrialFiles:
     """Keeps one `TrialLog` for each trial that has not ended. Owned by the experiment's host.
 
@@ -42,7 +51,8 @@ class TrialFiles:
         trainable_name: for the names of the trials' directories.
         warn: takes a trial's id, and what is wrong with its files, in one sentence.
         host: for the names of event files.
-        fetch: brings files that are not here, by their paths in `directory`, from where they are kept.
+        fetch: brings files that are not here, by their paths in `directory`, from where they are kept; None where all
+            of them are here.
     """
 
     def __init__(
@@ -51,7 +61,7 @@ class TrialFiles:
         trainable_name: str,
         warn: Callable[[str, str], None] = lambda _id, _message: None,
         host: str = "",
-        fetch: Callable[[list[str]], None] = lambda _keys: None,
+        fetch: Callable[[list[str]], None] | None = None,
     ) -> None:
         self._directory = directory
         self._trainable_name = trainable_name
@@ -62,7 +72,8 @@ class TrialFiles:
         self._logs: dict[str, TrialLog] = {}
         self._paths: dict[str, Path] = {}  # of those
         self._dirty: set[str] = set()
-        self._unopened: dict[str, tuple[Trial, list[dict[str, Any]]]] = {}  # results of trials whose files cannot be
+        self._unopened: dict[str, tuple[Trial, list[_Batch]]] = {}  # results of trials whose files are not open
+        self._absent: dict[str, Trial] = {}  # trials whose files are not here yet
         self.dirnames: dict[str, str] = {}
         self.resumed: dict[str, Offsets] = {}  # where files that are not open continue
 
@@ -86,15 +97,51 @@ class TrialFiles:
                 raise storage_error(error, "cannot write", path) from error
 
     def resume(self, trials: Iterable[Trial]) -> None:
-        """Open the files of trials that have not ended, as they were at the latest snapshot.
+        """Continue the files of trials that have not ended, as they were at the latest snapshot.
 
         Raises:
-            StorageError: they cannot be fetched, read or written.
+            StorageError: they cannot be read or written.
         """
-        known = list(trials)
-        self._fetch([key for trial in known for key in self._needed(trial)])
-        for trial in known:
-            self._open(trial)
+        for trial in trials:
+            if self._fetch is not None and self._needed(trial):
+                self._absent[trial.trial_id] = trial
+            else:
+                self._open(trial)
+
+    def absent(self) -> dict[str, list[str]]:
+        """Return the files that are to be fetched, of each trial that waits for some: paths in the directory."""
+        return {trial_id: self._needed(trial) for trial_id, trial in self._absent.items()}
+
+    def bring(self) -> None:
+        """Fetch all files that are absent, and continue them.
+
+        Raises:
+            StorageError: they cannot be fetched.
+        """
+        absent = self.absent()
+        if self._fetch is not None and absent:
+            self._fetch([key for keys in absent.values() for key in keys])
+            self.arrived(absent)
+
+    def is_behind(self, trial_id: str | None = None) -> bool:
+        """Return whether results wait for the files of this trial, or of any, to be here."""
+        if trial_id is not None:
+            return trial_id in self._absent and trial_id in self._unopened
+        return not self._absent.keys().isdisjoint(self._unopened)
+
+    def arrived(self, trial_ids: Iterable[str]) -> list[Trial]:
+        """Continue files that were fetched; return the trials that have ended meanwhile."""
+        ended = []
+        for trial_id in trial_ids:
+            trial = self._absent.pop(trial_id, None)
+            if trial is None:
+                continue
+            self._unopened.setdefault(trial_id, (trial, []))
+            self._open_now(trial_id)
+            if trial.ended:
+                self.ended(trial)
+                ended.append(trial)
+        return ended
 
     def attempt_started(self, trial: Trial) -> None:
         """Continue with another process: its pid and host stand in the lines from now on."""
@@ -107,7 +154,8 @@ class TrialFiles:
         self._dirty.add(trial.trial_id)
         log = self._logs.get(trial.trial_id)
         if log is None:
-            self._unopened.setdefault(trial.trial_id, (trial, []))[1].extend(results)
+            waiting = self._unopened.setdefault(trial.trial_id, (trial, []))[1]
+            waiting.append(_Batch(static_fields(trial), results))
             self._open_now(trial.trial_id)
             return
         try:
@@ -133,6 +181,8 @@ class TrialFiles:
 
     def ended(self, trial: Trial) -> None:
         """Complete the files of a trial."""
+        if trial.trial_id in self._absent:
+            self._unopened.setdefault(trial.trial_id, (trial, []))
         if not self._open_now(trial.trial_id):
             return
         log = self._logs.get(trial.trial_id)
@@ -168,20 +218,32 @@ class TrialFiles:
 
     def _open_now(self, trial_id: str) -> bool:
         """Write results that wait for their files; return whether none wait any more."""
-        trial, results = self._unopened.get(trial_id, (None, []))
+        trial, waiting = self._unopened.get(trial_id, (None, []))
         if trial is None:
             return True
+        if trial_id in self._absent:
+            return False
         try:
             log = self._open(trial)
         except StorageError as error:
             self._complain(trial_id, error)
             return False
         del self._unopened[trial_id]
-        try:
-            log.append(results, trial.nested)
-        except StorageError as error:  # they stay in its buffer
-            self._complain(trial_id, error)
+        self._dirty.add(trial_id)
+        for batch in waiting:
+            self._add(log, batch, trial)
+        self._add(log, _Batch(static_fields(trial), []), trial)
         return True
+
+    def _add(self, log: TrialLog, batch: _Batch, trial: Trial) -> None:
+        try:
+            log.update_static(batch.static)
+        except StorageError as error:
+            self._complain(trial.trial_id, error)
+        try:
+            log.append(batch.results, trial.nested)
+        except StorageError as error:  # they stay in its buffer
+            self._complain(trial.trial_id, error)
 
     def _needed(self, trial: Trial) -> list[str]:
         """Return the files without which a trial's cannot continue where they were."""
@@ -219,7 +281,8 @@ class TrialFiles:
 
     def _open(self, trial: Trial) -> TrialLog:
         path = self.path(trial)
-        self._fetch(self._needed(trial))
+        if self._fetch is not None:
+            self._fetch(self._needed(trial))
         offsets = self.resumed.get(trial.trial_id, {})
         log = TrialLog.resume(path, static_fields(trial), offsets, self._event_file(trial, path, offsets))
         self.resumed.pop(trial.trial_id, None)

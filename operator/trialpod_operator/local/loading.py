@@ -53,10 +53,10 @@ class Loading:
         if not preload.result().problem:
             self._tell(events.loading(self._what, self._now() - begun, ended=True))
         elif preload.result().unforkable:
-            seconds = f"{self._now() - begun:.1f} s"
+            why, seconds = preload.result().problem, self._now() - begun
             self._tell(
                 events.warning(
-                    f"{self._what}: {preload.result().problem}, so each trial imports it by itself, in about {seconds}",
+                    f"{self._what}: {why}, so each trial imports it by itself, in about {seconds:.1f} s",
                     "use the GPU and start threads in the Trainable only, and trials are forked after one import",
                 )
             )

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from trialpod_operator.cluster import experiment_storage
 from trialpod_operator.cluster.experiment_storage import remove_in_background
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment_storage, "AFTER_S", 0.0)
 
 
 def _wait() -> None:
@@ -36,6 +42,15 @@ def test_a_folder_is_gone_at_once_and_nothing_is_left_of_it(tmp_path: Path) -> N
 def test_what_a_process_had_no_time_to_remove_goes_with_the_next(tmp_path: Path) -> None:
     _folder(tmp_path / ".removed-0")
     remove_in_background(_folder(tmp_path / "one"))
+    _wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_folders_are_removed_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment_storage, "AFTER_S", 0.1)
+    for number in range(20):
+        remove_in_background(_folder(tmp_path / str(number)))
+        assert sum(thread.name == "trialpod-scrap" for thread in threading.enumerate()) <= 1
     _wait()
     assert list(tmp_path.iterdir()) == []
 

@@ -79,10 +79,10 @@ class Operator(Shell):
     def trial(self, trial_id: str) -> Trial:
         return self.host.engine.state.trials[trial_id]
 
-    async def next_start(self) -> Trial:
+    async def next_start(self, pid: int = 7) -> Trial:
         await self.durable.commit()
         trial = self.starts.pop(0)
-        self.durable.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=7))
+        self.durable.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=pid))
         return trial
 
     def results(self, trial: Trial, count: int) -> None:
@@ -345,3 +345,91 @@ def test_newer_snapshot_is_refused_and_left_unchanged(storage: MemoryStorage, tm
         assert storage.values == before
 
     run(test)
+
+
+class TestFilesOfRunningTrials:
+    """They come after the restart, and nothing but their copies waits for them."""
+
+    def test_a_restart_reads_none_of_them(self, storage: MemoryStorage, tmp_path: Path) -> None:
+        async def test() -> None:
+            first = await ran(storage, tmp_path / "first", 1)
+            await first.close()
+            storage.calls.clear()
+            second = Operator(storage, tmp_path / "second", 1 + RUNNING)
+            assert not [key for key in reads(storage) if not key.startswith(".trialpod/")]
+            second.start()
+            running = [trial for trial in second.host.engine.state.get_trials() if trial.running]
+            while second.durable.files.absent():  # noqa: ASYNC110 - the replica's threads tell nobody
+                await asyncio.sleep(0.005)
+            found = [key for key in reads(storage) if key.endswith("/result.json")]
+            assert sorted(found) == sorted(f"{second.durable.dirname(trial)}/result.json" for trial in running)
+            await second.close()
+
+        run(test)
+
+    def test_what_comes_before_them_is_added_when_they_are_here(self, storage: MemoryStorage, tmp_path: Path) -> None:
+        async def test() -> None:
+            first = await ran(storage, tmp_path / "first", 1)
+            await first.close()
+            storage.before = fail_on("read", "/result.json", times=1_000)
+            second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
+            one, other, *_ = (trial for trial in second.host.engine.state.get_trials() if trial.running)
+            before = second.host._journal.snapshot
+            for trial in (one, other):
+                second.results(trial, 2)
+            second.end(one)
+            second.host.flush()
+            second.host.write_snapshot()
+            await second.durable.commit()
+            assert second.host._journal.snapshot == before  # only the records have these results
+            assert not second.durable.files_stored
+            storage.before = lambda name, key: None
+            await second.copied()
+            assert scores(storage, one) == [1, 2, 3, 4]
+            second.host.write_snapshot()
+            assert second.host._journal.snapshot != before
+            await second.close()
+            assert scores(storage, other) == [1, 2, 3, 4]
+
+        run(test)
+
+    def test_each_line_has_the_process_that_reported_it(self, storage: MemoryStorage, tmp_path: Path) -> None:
+        async def test() -> None:
+            first = await ran(storage, tmp_path / "first", 1)
+            await first.close()
+            second = Operator(storage, tmp_path / "second", 1 + RUNNING)
+            trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
+            second.start()
+            second.results(trial, 1)
+            second.end(trial, "preempted")
+            again = await second.next_start(pid=9)
+            assert again.trial_id == trial.trial_id
+            second.results(again, 1)
+            assert second.durable.files.is_behind(trial.trial_id)
+            await second.close()
+            (data,) = (data for key, data in storage.values.items() if f"{trial.trial_id}" in key and "result" in key)
+            assert [json.loads(line)["pid"] for line in data.splitlines()] == [7, 7, 7, 9]
+
+        run(test)
+
+    @pytest.mark.parametrize("ends", [True, False])
+    def test_a_second_kill_before_they_are_here_loses_nothing(
+        self, storage: MemoryStorage, tmp_path: Path, ends: bool
+    ) -> None:
+        async def test() -> None:
+            first = await ran(storage, tmp_path / "first", 1)
+            await first.close()
+            second = Operator(storage, tmp_path / "second", 1 + RUNNING)
+            trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
+            second.start()
+            second.results(trial, 2)
+            if ends:
+                second.end(trial)
+            await second.durable.commit()
+            assert second.durable.files.is_behind(trial.trial_id)
+            second.durable.close()
+            third = Operator(storage, tmp_path / "third", 1 + RUNNING).start()
+            await third.close()
+            assert scores(storage, trial) == [1, 2, 3, 4]
+
+        run(test)

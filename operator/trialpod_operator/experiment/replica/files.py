@@ -6,8 +6,8 @@
 * A file that is here is complete: it was fetched, or it was written here from its beginning. One that is not here may
   be in the storage; nothing is ever written here in its place before it was looked for there.
 
-Several threads may `send`; of one file the versions come one after the other, and none that is older than the last.
-Before that, `fetch` and its like may be called from another thread.
+Several threads may `send` and `fetch`; of one file the versions come one after the other, and none that is older than
+the last. What else brings files is for one thread, before that.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class FileReplica:
             StorageError: the storage cannot be read.
         """
         if not self._first:
-            self._fetch([key for key in keys if not (self._directory / key).exists()])
+            _each(self._fetch_missing, [key for key in keys if not (self._directory / key).exists()])
 
     def forget_trials(self) -> None:
         """Remove the files of all trials, and policy logs, from the directory: the storage has later ones."""
@@ -250,6 +250,11 @@ class FileReplica:
 
     def _fetch(self, keys: list[str]) -> None:
         _each(self._fetch_file, keys)
+
+    def _fetch_missing(self, key: str) -> None:
+        with self._locks[zlib.crc32(key.encode()) % LOCKS]:
+            if not (self._directory / key).exists():
+                self._fetch_file(key)
 
     def _fetch_file(self, key: str) -> None:
         try:

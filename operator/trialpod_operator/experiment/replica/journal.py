@@ -37,6 +37,7 @@ from trialpod_operator.experiment.replica.journal_layout import (
     whole_records,
 )
 from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, PostDeleteCleanup
+from trialpod_operator.experiment.replica.shared_files import SharedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class JournalReplica:
         storage: the experiment's location in the storage.
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
             replaced by it, with what finds out whether another process has continued.
-        written: called when the storage took something of the journal.
+        files: the files that follow from the journal: a write to it that succeeds is a look at it.
         late: called with what was written.
         monotonic: seconds, for differences only.
     """
@@ -63,7 +64,7 @@ class JournalReplica:
         directory: Path,
         storage: Storage,
         before_snapshot: Callable[[Callable[[], None]], None],
-        written: Callable[[], None],
+        files: SharedFiles,
         late: PostDeleteCleanup,
         monotonic: Callable[[], float],
     ) -> None:
@@ -71,7 +72,7 @@ class JournalReplica:
         self._folder = directory / JOURNAL
         self._storage = storage
         self._before_snapshot = before_snapshot
-        self._written = written
+        self._files = files
         self._late = late
         self._monotonic = monotonic
         self._copying = threading.Lock()  # held while the journal is copied; its holder changes what is below
@@ -216,9 +217,11 @@ class JournalReplica:
         sent = self._sent.get(name, 0)
         data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
         while data:
-            taken = self._create(piece_key(name, sent), data)
+            look = self._files.look_begins()
+            taken, made = self._create(piece_key(name, sent), data)
             self._refuse_removed(name)
-            self._written()
+            if made:
+                self._files.look_ended(look)
             sent, data = sent + taken, data[taken:]
             self._sent[name] = sent
             self._pieces[name] = self._pieces.get(name, 0) + 1
@@ -227,9 +230,11 @@ class JournalReplica:
         """End the segments before this one where they end for this process, or find out that they do not."""
         for each in range(self._newest, number):
             name = f"{each:08d}.log"
-            self._create(piece_key(name, self._sent.get(name, 0)), b"")
+            look = self._files.look_begins()
+            _, made = self._create(piece_key(name, self._sent.get(name, 0)), b"")
             self._refuse_removed(name)
-        self._written()
+            if made:
+                self._files.look_ended(look)
         self._sealed_to = number
 
     @property
@@ -268,9 +273,10 @@ class JournalReplica:
                 f"another process has continued this experiment in {self._storage.uri}; stop one of them"
             )
 
-    def _create(self, key: str, data: bytes) -> int:
-        """Create an object, unless it exists; return how many of these bytes it holds."""
+    def _create(self, key: str, data: bytes) -> tuple[int, bool]:
+        """Create an object, unless it exists; return how many of these bytes it has, and whether it was made now."""
         self._late.write_soon(key)
+        made = True
         try:
             self._storage.write_new(key, data)
         except KeyExistsError:
@@ -278,10 +284,10 @@ class JournalReplica:
             found = self._storage.read(key)
             if found != data and not (found and data.startswith(found)):
                 raise self._outdated(key) from None
-            data = found
+            data, made = found, False
         self._late.written(key, self._made_at)
         self._made_at = self._monotonic()
-        return len(data)
+        return len(data), made
 
     def _forget_before(self, snapshot: str) -> None:
         number = number_of(snapshot)

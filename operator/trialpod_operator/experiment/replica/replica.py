@@ -28,7 +28,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError
 from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
+from trialpod_operator.experiment.replica.fetch_queue import FetchQueue
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import EmptiedError, FencedError, PostDeleteCleanup
@@ -103,11 +104,13 @@ class Replica:
             directory,
             storage,
             self._copy_before_snapshot,
-            self._files.stored.journal_written,
+            self._files.stored,
             self._late,
             lambda: self._monotonic(),
         )
         self._trials = UploadQueue()
+        self._fetches = FetchQueue()
+        self._arrived: Callable[[list[str]], None] = lambda _names: None
         self._removals: deque[tuple[str, str]] = deque()  # added by the owner, taken by the thread of the files
         self._closing = False
         self._wake = threading.Event()
@@ -181,7 +184,7 @@ class Replica:
         return self._journal.stored or self._files.claim_location()
 
     def fetch(self, keys: Iterable[str]) -> None:
-        """Bring those of these files that are not here, before copying starts or for a caller that waits for them.
+        """Bring those of these files that are not here, for a caller that waits for them.
 
         Args:
             keys: paths in the experiment's directory.
@@ -190,6 +193,16 @@ class Replica:
             StorageError: the storage cannot be read.
         """
         self._files.fetch(keys)
+
+    def fetch_soon(self, wanted: Mapping[str, list[str]], arrived: Callable[[list[str]], None]) -> None:
+        """Bring files while copying, a few at a time; to be called before `start`.
+
+        Args:
+            wanted: paths in the experiment's directory, by the name of what waits for them.
+            arrived: called from a copying thread with names: of their files those are here now that exist.
+        """
+        self._arrived = arrived
+        self._fetches.add(wanted)
 
     @property
     def snapshot_stored(self) -> bool:
@@ -459,6 +472,10 @@ class Replica:
                 self._record_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
+        if not everything and (wanted := self._fetches.some()):
+            self._files.fetch([key for keys in wanted.values() for key in keys])
+            self._fetches.remove(wanted)
+            self._arrived(list(wanted))
 
     def _check_presence(self) -> None:
         now = self._monotonic()

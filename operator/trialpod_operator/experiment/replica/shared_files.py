@@ -13,6 +13,7 @@ With a server that knows no conditions, the journal is checked before each file,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from trialpod.errors import StorageError
@@ -26,7 +27,10 @@ RefuseOutdated = Callable[[], None]
 
 
 class SharedFiles:
-    """Writes files, each of which is safe for one thread at a time.
+    """Writes files. Different files may be read and written by different threads at a time.
+
+    A look at the journal says of a version that it is of this history if it was found before the look began. So looks
+    are numbered, and of each version it is known which look was the latest when it was found.
 
     Args:
         storage: the experiment's location in the storage.
@@ -35,7 +39,10 @@ class SharedFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._versions: dict[str, str] = {}
-        self._found = False  # versions since the journal was looked at, or written, the last time
+        self._lock = threading.Lock()  # guards the next three
+        self._begun = 0  # looks at the journal
+        self._seen = 0  # of those that ended well, the latest
+        self._found: dict[str, int] = {}  # versions, and looks that had begun by then; those seen since are left out
         self._conditions = True
 
     def read(self, key: str) -> bytes:
@@ -45,8 +52,9 @@ class SharedFiles:
             KeyMissingError: there is none.
         """
         data, version = self._storage.read_version(key)
-        self._versions[key] = version
-        self._found = True
+        with self._lock:
+            self._versions[key] = version
+            self._found[key] = self._begun
         return data
 
     def create(self, key: str, data: bytes) -> bool:
@@ -71,9 +79,17 @@ class SharedFiles:
         self._storage.write(key, data)
         return True
 
-    def journal_written(self) -> None:
-        """The journal took something from here: all that was found before is from the same history."""
-        self._found = False
+    def look_begins(self) -> int:
+        """Return the number of a look at the journal that begins now, or of a write to it, which is one."""
+        with self._lock:
+            self._begun += 1
+            return self._begun
+
+    def look_ended(self, number: int) -> None:
+        """Nobody else had continued the journal: what was found before that look is from the same history."""
+        with self._lock:
+            self._seen = max(self._seen, number)
+            self._found = {key: begun for key, begun in self._found.items() if begun >= self._seen}
 
     def write(self, key: str, data: bytes, refuse_outdated: RefuseOutdated, *, only_replace: bool = False) -> None:
         """Make or replace a file.
@@ -88,9 +104,10 @@ class SharedFiles:
             KeyMissingError: it is not there, and was only to be replaced.
             StorageError: the storage cannot be written, or other processes keep replacing the file.
         """
-        if self._found:
+        if key in self._found:
+            number = self.look_begins()
             refuse_outdated()
-            self._found = False
+            self.look_ended(number)
         version = self._versions.get(key)
         for _ in range(TRIES):
             try:

@@ -93,10 +93,10 @@ def unsafe_to_fork() -> str:
 
 
 def _cuda_driver_initialised() -> bool:
-    # Any library may have called cuInit (a mere "is there a GPU?" does). Open devices do not tell: NVML, by which PyTorch
-    # answers that question here, opens the same ones and survives a fork. The driver itself knows.
+    # Any library may have called cuInit (a mere "is there a GPU?" does). Open devices do not tell: NVML, by which
+    # PyTorch answers that question here, opens the same ones and survives a fork. The driver itself knows.
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return False  # nothing has loaded it
-    return driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)

@@ -51,7 +51,7 @@ def test_who_was_replaced_does_not_replace_what_the_other_wrote(storage: MemoryS
     stale, right = SharedFiles(storage), SharedFiles(storage)
     stale.write(RESULTS, b"1", Journals())
     right.read(RESULTS)
-    right.journal_written()
+    right.look_ended(right.look_begins())
     right.write(RESULTS, b"12", Journals())
     with pytest.raises(OutdatedError):
         stale.write(RESULTS, b"1x", Journals(outdated=True))
@@ -69,9 +69,22 @@ def test_file_is_replaced_after_reading_the_journal(storage: MemoryStorage) -> N
     files.write("other", b"2", right)
     assert (storage.values, right.looked) == ({RESULTS: b"2", "other": b"2"}, 1)
     files.read(RESULTS)
-    files.journal_written()
+    files.look_ended(files.look_begins())
     files.write(RESULTS, b"3", outdated)
     assert storage.values[RESULTS] == b"3"
+
+
+def test_a_look_says_nothing_of_what_was_found_during_it(storage: MemoryStorage) -> None:
+    storage.values.update({RESULTS: b"1", "other": b"1"})
+    files, outdated = SharedFiles(storage), Journals(outdated=True)
+    files.read(RESULTS)
+    look = files.look_begins()
+    files.read("other")  # by another thread; another process may have written it since
+    files.look_ended(look)
+    files.write(RESULTS, b"2", outdated)
+    with pytest.raises(OutdatedError):
+        files.write("other", b"2", outdated)
+    assert (storage.values, outdated.looked) == ({RESULTS: b"2", "other": b"1"}, 1)
 
 
 def test_a_write_whose_answer_was_lost_is_recognised(storage: MemoryStorage) -> None:
