@@ -86,7 +86,7 @@ class SharedFiles:
             return self._begun
 
     def look_ended(self, number: int) -> None:
-        """Nobody else had continued the journal: what was found before that look is from the same history."""
+        """No other process had continued the journal: what was found before that look is from the same history."""
         with self._lock:
             self._seen = max(self._seen, number)
             self._found = {key: begun for key, begun in self._found.items() if begun >= self._seen}
