@@ -23,6 +23,7 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
+from trialpod_operator.cluster.experiment_storage import FolderRemoval
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
@@ -87,6 +88,7 @@ class Controller:
             enqueue_soon=lambda key: self.queue.add_later(key, CHANGE_S),
             clock=monotonic_epoch(clock),
             authority=authority,
+            remove_folder=FolderRemoval(),
         )
         self._kube = kube
         self._controllers: dict[str, ExperimentController] = {}

@@ -41,7 +41,7 @@ from trialpod_operator.cluster.experiment_plan import (
     trainable_change,
     with_stored_trainable,
 )
-from trialpod_operator.cluster.experiment_storage import ExperimentStorage, remove_in_background
+from trialpod_operator.cluster.experiment_storage import ExperimentStorage
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.metrics.account import Account, AccountView
@@ -568,7 +568,7 @@ class ExperimentController:
             )
 
         def opening() -> DurableExperiment:
-            remove_in_background(directory)  # everything is in the storage
+            services.remove_folder(directory)  # everything is in the storage
             storage = open_storage(location.uri, patient)
             return DurableExperiment.open(plan, directory, storage, services.clock)
 

@@ -106,49 +106,46 @@ class ExperimentStorage:
 
     def remove_files(self) -> None:
         """Remove what the experiment has on the operator's disk."""
-        remove_in_background(self.work_dir)
+        self._services.remove_folder(self.work_dir)
         storage_access.remove_secret(self.keys_dir)
 
 
-def remove_in_background(folder: Path) -> None:
-    """Let a folder disappear, and remove in the background what was in it.
+class FolderRemoval:
+    """Removes folders: one is gone at once, and what was in it is removed in the background.
 
-    What a process that ended had no time to remove goes with the next folder beside it.
-
-    Args:
-        folder: which need not exist; the names used here are not used by others beside it.
-
-    Raises:
-        OSError: it cannot be renamed.
+    One thread does that for all: fifty experiments may open at once. What a process that ended had no time to remove
+    goes with the next folder beside it.
     """
-    for number in itertools.count():
-        location = folder.with_name(f"{_PREFIX}{number}")
-        try:
-            os.rename(folder, location)  # an empty folder would be replaced by it, which is as good
-            break
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-    _removal.request(folder.parent)
-
-
-class _Removal:
-    """Removes what was renamed, in one thread of this process: fifty experiments may open at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the next two
         self._parents: set[Path] = set()
         self._running = False
 
-    def request(self, parent: Path) -> None:
-        """Remove what is below a folder and was renamed."""
+    def __call__(self, folder: Path) -> None:
+        """Remove a folder.
+
+        Args:
+            folder: which need not exist; the names used here are not used by others beside it.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        for number in itertools.count():
+            location = folder.with_name(f"{_PREFIX}{number}")
+            try:
+                os.rename(folder, location)  # an empty folder would be replaced by it, which is as good
+                break
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
         with self._lock:
-            self._parents.add(parent)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="trialpod-scrap", daemon=True).start()
+            self._parents.add(folder.parent)
+            begins, self._running = not self._running, True
+        if begins:
+            threading.Thread(target=self._run, name="trialpod-scrap", daemon=True).start()
 
     def _run(self) -> None:
         time.sleep(AFTER_S)
@@ -160,9 +157,6 @@ class _Removal:
                 parent = self._parents.pop()
             with contextlib.suppress(OSError):  # the parent may be removed meanwhile, and then all is removed
                 _remove_all(parent)
-
-
-_removal = _Removal()
 
 
 def _remove_all(parent: Path) -> None:

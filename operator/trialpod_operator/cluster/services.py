@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, NotFoundError
@@ -35,6 +37,7 @@ class Services:
         enqueue_soon: has it reconciled within about a second.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
+        remove_folder: lets a folder of this process disappear.
     """
 
     kube: ApiServer
@@ -44,6 +47,7 @@ class Services:
     enqueue_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
+    remove_folder: Callable[[Path], None] = shutil.rmtree
     _published: set[str] = field(default_factory=set)  # namespaces
 
     async def list_children(self, key: str) -> None:

@@ -60,7 +60,7 @@ OUTAGE_TIMEOUT_S = 0.5
 MAX_OBJECTS = 400
 MAX_OBJECTS_PER_RUNNING = 2
 """Objects of the journal after which a snapshot replaces them, at least, and for each trial that runs: a restart
-reads them all, as it reads two files of each of these trials."""
+reads them all, and a snapshot waits for the files of each of these trials."""
 
 FILES_AFTER_S = 0.01
 FILES_AFTER_MAX_S = 10.0
