@@ -121,6 +121,13 @@ def test_a_damaged_report_is_taken_or_refused_in_words(service: LiveService, dat
     reopened(service)
 
 
+def test_a_result_with_a_map_for_a_key_is_refused_in_words(service: LiveService) -> None:
+    message = report(service) | {"results": [msgspec.Raw(b"\x81\xa1a\x81\x80\x01")]}  # {"a": {{}: 1}}
+    status, body = service.post(msgspec.msgpack.encode(message))
+    assert (status, "a result cannot be read" in words(body)) == (400, True)
+    assert_well(service)
+
+
 @settings(max_examples=examples(60), suppress_health_check=SHARED)
 @given(data=st.data(), call=st.sampled_from(["assignment", "credentials"]))
 def test_other_calls_with_anything_in_any_field_are_answered(

@@ -33,6 +33,7 @@ from sim_world import Journals, Outcome, Surroundings, Violation, patched, run_t
 
 from trialpod.errors import ExperimentLockedError, TrialpodError
 from trialpod.runner import main as runner_main
+from trialpod.runner.fork_server.protocol import Preloaded
 from trialpod.storage import trial_log
 from trialpod.storage.base import storage_error
 from trialpod.storage.checkpoints import local, open_checkpoints
@@ -203,8 +204,8 @@ class SimPool:
     async def start(self) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
 
-    async def preload(self, _ref: Any, _storage_uri: str = "") -> str:
-        return ""
+    async def preload(self, _ref: Any, _storage_uri: str = "") -> Preloaded:
+        return Preloaded()
 
     def spawn(
         self,

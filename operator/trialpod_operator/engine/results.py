@@ -304,6 +304,8 @@ def _decode(reader: ResultReader, raw: msgspec.Raw) -> dict[str, Any]:
         raise msgspec.ValidationError("a text in a result is not UTF-8") from error
     except RecursionError as error:
         raise msgspec.ValidationError("a result is nested too deep") from error
+    except msgspec.DecodeError as error:  # such as a map whose key is a map
+        raise msgspec.ValidationError(f"a result cannot be read: {error}") from error
     if type(result) is not dict:
         raise msgspec.ValidationError(f"a result must be a map of metrics, not {type(result).__name__}")
     for key, value in result.items():
