@@ -13,6 +13,12 @@ sys.path.append(str(Path(__file__).parents[1] / "storage"))
 from cluster_world import Play, Scenario, World
 
 
+@pytest.fixture(autouse=True)
+def _remove_folders_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread of an operator outlives its test by the pause before what it left is removed."""
+    monkeypatch.setattr("trialpod_operator.cluster.experiment_storage.AFTER_S", 0.0)
+
+
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     """Runs a scenario in a world with one operator."""

@@ -16,8 +16,7 @@ _before: set[threading.Thread] = set()
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment_storage, "AFTER_S", 0.0)
+def _other_threads() -> None:
     _before.clear()
     _before.update(threading.enumerate())  # other tests' operators may still remove folders of theirs
 
