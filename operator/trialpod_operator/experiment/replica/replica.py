@@ -36,7 +36,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError
 from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod_operator.experiment.replica.fetch_queue import FetchQueue
+from trialpod_operator.experiment.replica.fetch_queue import AT_LEAST, FetchQueue
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import EmptiedError, FencedError, PostDeleteCleanup
@@ -475,7 +475,9 @@ class Replica:
         if not everything and (wanted := self._fetches.some()):
             self._files.fetch([key for keys in wanted.values() for key in keys])
             self._fetches.remove(wanted)
-            self._arrived(list(wanted))
+            names = list(wanted)
+            for start in range(0, len(names), AT_LEAST):  # the event loop opens them, and has others to answer
+                self._arrived(names[start : start + AT_LEAST])
 
     def _check_presence(self) -> None:
         now = self._monotonic()
