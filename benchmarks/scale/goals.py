@@ -97,7 +97,7 @@ def store(figures: Mapping[str, Any], arguments: Mapping[str, Any], folder: Path
         "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "machine": machine(),
         "scale": arguments["scale"],
-        "arguments": {name: str(each) for name, each in arguments.items()},
+        "arguments": {name: str(each) for name, each in arguments.items() if name not in ("json", "store")},
         "figures": figures,
     }
     folder.mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ Nothing here is simulated, so a machine without an NVIDIA GPU skips it; `make te
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,7 +13,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from command_shell import Shell, read_json_lines
+from command_shell import Shell, read_json_lines, wait_gone
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make test-gpu")
 pytestmark = [
@@ -102,13 +103,13 @@ def test_a_gpu_trial_continues_its_training_after_kill_9(shell: Shell) -> None:
     experiment(shell, IMPORTS + TRAIN, gpu=1, numSamples=2, searchSpace={"x": {"uniform": [0.001, 0.01]}})
     first = shell.start("run", "experiment.yaml", "-v")
     first.wait_line("iteration 5")
-    for pid in shell.processes():
-        try:
+    killed = set(shell.processes())
+    assert not pids_on_gpu().isdisjoint(killed)
+    for pid in killed:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    first.wait()
-    assert pids_on_gpu().isdisjoint(shell.processes())
+    assert all(wait_gone(pid, 30.0) for pid in killed)
+    assert pids_on_gpu().isdisjoint(killed)
     run(shell)
     shell.assert_whole()
     histories = [read_json_lines(path) for path in sorted((shell.folder / DIRECTORY).glob("*/result.json"))]

@@ -78,7 +78,7 @@ from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment import background_search
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.durable import NotReadyError
-from trialpod_operator.experiment.replica import fetch_queue, files, replica, shared_files, upload_queue
+from trialpod_operator.experiment.replica import files, replica, shared_files, upload_queue
 from trialpod_operator.experiment.replica import journal as journal_copy
 from trialpod_operator.reports.service import ReportService
 
@@ -576,7 +576,7 @@ _runs = itertools.count()
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, commit_queue, replica, journal_copy, background_search, snapshots, parallel, upload,
-    checkpoints, upload_queue, fetch_queue, shared_files, attempt_module, preemption, runner_main, experiment_storage,
+    checkpoints, upload_queue, shared_files, attempt_module, preemption, runner_main, experiment_storage,
     files,
 )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,9 +34,9 @@ class Services:
         seen: what the watches have shown.
         enqueue: has a key reconciled.
         enqueue_soon: has it reconciled within about a second.
+        remove_folder: removes a folder of this process, which need not exist.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
-        remove_folder: lets a folder of this process disappear.
     """
 
     kube: ApiServer
@@ -45,9 +44,9 @@ class Services:
     cache: ObjectCache
     enqueue: Callable[[str], None]
     enqueue_soon: Callable[[str], None]
+    remove_folder: Callable[[Path], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
-    remove_folder: Callable[[Path], None] = shutil.rmtree
     _published: set[str] = field(default_factory=set)  # namespaces
 
     async def list_children(self, key: str) -> None:

@@ -439,7 +439,7 @@ class DurableExperiment:
     @property
     def files_stored(self) -> bool:
         """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
-        return self._replica is None or not (self._replica.files_due() or self.files.is_behind())
+        return self._replica is None or not (self._replica.files_due() or self.files.waiting())
 
     def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
         """Add what one of the trial's pods printed to the trial's log.
@@ -465,7 +465,7 @@ class DurableExperiment:
         Nothing is lost without it: the snapshot saves the next start time. `close` comes after it.
         """
         self._stop_timers()
-        if self.files.is_behind():
+        if self.files.waiting():
             with contextlib.suppress(StorageError, TimeoutError):  # then the journal has what the files lack
                 await self._bring_what_waits(timeout_s)
         self.journaled.flush()
@@ -480,10 +480,10 @@ class DurableExperiment:
 
     async def _bring_what_waits(self, timeout_s: float) -> None:
         assert self._replica is not None
-        wanted = {trial_id: keys for trial_id, keys in self.files.absent().items() if self.files.is_behind(trial_id)}
-        keys = [key for keys in wanted.values() for key in keys]
+        absent, waiting = self.files.absent(), self.files.waiting()
+        keys = [key for trial_id in waiting for key in absent[trial_id]]
         await asyncio.wait_for(asyncio.to_thread(self._replica.fetch, keys), timeout_s)
-        self._continue_arrived([*wanted])
+        self._continue_arrived(sorted(waiting))
 
     @property
     def replication_problem(self) -> str | None:

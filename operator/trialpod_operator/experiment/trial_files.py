@@ -37,7 +37,7 @@ Offsets = dict[str, int]
 
 
 class _Batch(NamedTuple):
-    """Results that came together, and what stands beside each of them."""
+    """Results of one report, and the static part of their lines."""
 
     static: dict[str, Any]
     results: list[dict[str, Any]]
@@ -123,11 +123,9 @@ class TrialFiles:
             self._fetch([key for keys in absent.values() for key in keys])
             self.arrived(absent)
 
-    def is_behind(self, trial_id: str | None = None) -> bool:
-        """Return whether results wait for the files of this trial, or of any, to be here."""
-        if trial_id is not None:
-            return trial_id in self._absent and trial_id in self._unopened
-        return not self._absent.keys().isdisjoint(self._unopened)
+    def waiting(self) -> set[str]:
+        """Return the trials of which something waits for their files to be here: results, or their end."""
+        return self._absent.keys() & self._unopened.keys()
 
     def arrived(self, trial_ids: Iterable[str]) -> list[Trial]:
         """Continue files that were fetched; return the trials that have ended meanwhile."""
@@ -137,7 +135,7 @@ class TrialFiles:
             if trial is None:
                 continue
             self._unopened.setdefault(trial_id, (trial, []))
-            self._open_now(trial_id)
+            self._open_now(trial_id, fetched=True)
             if trial.ended:
                 self.ended(trial)
                 ended.append(trial)
@@ -216,7 +214,7 @@ class TrialFiles:
         self._logs.clear()
         self._dirty.clear()
 
-    def _open_now(self, trial_id: str) -> bool:
+    def _open_now(self, trial_id: str, *, fetched: bool = False) -> bool:
         """Write results that wait for their files; return whether none wait any more."""
         trial, waiting = self._unopened.get(trial_id, (None, []))
         if trial is None:
@@ -224,7 +222,7 @@ class TrialFiles:
         if trial_id in self._absent:
             return False
         try:
-            log = self._open(trial)
+            log = self._open(trial, fetched=fetched)
         except StorageError as error:
             self._complain(trial_id, error)
             return False
@@ -279,9 +277,9 @@ class TrialFiles:
             self._warned.add(trial_id)
             self._warn(trial_id, str(error))
 
-    def _open(self, trial: Trial) -> TrialLog:
+    def _open(self, trial: Trial, *, fetched: bool = False) -> TrialLog:
         path = self.path(trial)
-        if self._fetch is not None:
+        if self._fetch is not None and not fetched:
             self._fetch(self._needed(trial))
         offsets = self.resumed.get(trial.trial_id, {})
         log = TrialLog.resume(path, static_fields(trial), offsets, self._event_file(trial, path, offsets))

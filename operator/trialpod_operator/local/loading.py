@@ -50,13 +50,14 @@ class Loading:
         self._ended = True
         if not slow or preload.cancelled() or preload.exception():
             return
-        if not preload.result().problem:
+        found = preload.result()
+        if not found.problem:
             self._tell(events.loading(self._what, self._now() - begun, ended=True))
-        elif preload.result().unforkable:
-            why, seconds = preload.result().problem, self._now() - begun
+        elif found.unforkable:
+            seconds = self._now() - begun
             self._tell(
                 events.warning(
-                    f"{self._what}: {why}, so each trial imports it by itself, in about {seconds:.1f} s",
+                    f"{self._what}: {found.problem}, so each trial imports it by itself, in about {seconds:.1f} s",
                     "use the GPU and start threads in the Trainable only, and trials are forked after one import",
                 )
             )

@@ -32,7 +32,9 @@ class Opening:
         self.kube = FakeKube(self.api)
         self.cache = ObjectCache()
         self.shown = shown
-        self.services = Services(self.kube, OperatorOptions(), self.cache, lambda _: None, lambda _: None)
+        self.services = Services(
+            self.kube, OperatorOptions(), self.cache, lambda _: None, lambda _: None, lambda _: None
+        )
 
     async def make(self, count: int) -> None:
         for number in range(count):

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -347,6 +348,15 @@ def test_newer_snapshot_is_refused_and_left_unchanged(storage: MemoryStorage, tm
     run(test)
 
 
+async def restarted(storage: MemoryStorage, tmp_path: Path) -> tuple[Any, ...]:
+    """Return an operator that has replaced another one and cannot read results yet, and the trials that run."""
+    first = await ran(storage, tmp_path / "first", 1)
+    await first.close()
+    storage.before = fail_on("read", "/result.json", times=1_000)
+    second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
+    return second, *(trial for trial in second.host.engine.state.get_trials() if trial.running)
+
+
 class TestFilesOfRunningTrials:
     """They come after the restart, and nothing but their copies waits for them."""
 
@@ -369,11 +379,7 @@ class TestFilesOfRunningTrials:
 
     def test_what_comes_before_them_is_added_when_they_are_here(self, storage: MemoryStorage, tmp_path: Path) -> None:
         async def test() -> None:
-            first = await ran(storage, tmp_path / "first", 1)
-            await first.close()
-            storage.before = fail_on("read", "/result.json", times=1_000)
-            second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
-            one, other, *_ = (trial for trial in second.host.engine.state.get_trials() if trial.running)
+            second, one, other, *_ = await restarted(storage, tmp_path)
             before = second.host._journal.snapshot
             for trial in (one, other):
                 second.results(trial, 2)
@@ -395,17 +401,14 @@ class TestFilesOfRunningTrials:
 
     def test_each_line_has_the_process_that_reported_it(self, storage: MemoryStorage, tmp_path: Path) -> None:
         async def test() -> None:
-            first = await ran(storage, tmp_path / "first", 1)
-            await first.close()
-            second = Operator(storage, tmp_path / "second", 1 + RUNNING)
-            trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
-            second.start()
+            second, trial, *_ = await restarted(storage, tmp_path)
             second.results(trial, 1)
             second.end(trial, "preempted")
             again = await second.next_start(pid=9)
             assert again.trial_id == trial.trial_id
             second.results(again, 1)
-            assert second.durable.files.is_behind(trial.trial_id)
+            assert trial.trial_id in second.durable.files.waiting()
+            storage.before = lambda name, key: None
             await second.close()
             (data,) = (data for key, data in storage.values.items() if f"{trial.trial_id}" in key and "result" in key)
             assert [json.loads(line)["pid"] for line in data.splitlines()] == [7, 7, 7, 9]
@@ -417,17 +420,14 @@ class TestFilesOfRunningTrials:
         self, storage: MemoryStorage, tmp_path: Path, ends: bool
     ) -> None:
         async def test() -> None:
-            first = await ran(storage, tmp_path / "first", 1)
-            await first.close()
-            second = Operator(storage, tmp_path / "second", 1 + RUNNING)
-            trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
-            second.start()
+            second, trial, *_ = await restarted(storage, tmp_path)
             second.results(trial, 2)
             if ends:
                 second.end(trial)
             await second.durable.commit()
-            assert second.durable.files.is_behind(trial.trial_id)
+            assert trial.trial_id in second.durable.files.waiting()
             second.durable.close()
+            storage.before = lambda name, key: None
             third = Operator(storage, tmp_path / "third", 1 + RUNNING).start()
             await third.close()
             assert scores(storage, trial) == [1, 2, 3, 4]

@@ -217,11 +217,7 @@ class JournalReplica:
         sent = self._sent.get(name, 0)
         data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
         while data:
-            look = self._files.look_begins()
-            taken, made = self._create(piece_key(name, sent), data)
-            self._refuse_removed(name)
-            if made:
-                self._files.look_ended(look)
+            taken = self._create_piece(name, sent, data)
             sent, data = sent + taken, data[taken:]
             self._sent[name] = sent
             self._pieces[name] = self._pieces.get(name, 0) + 1
@@ -230,11 +226,7 @@ class JournalReplica:
         """End the segments before this one where they end for this process, or find out that they do not."""
         for each in range(self._newest, number):
             name = f"{each:08d}.log"
-            look = self._files.look_begins()
-            _, made = self._create(piece_key(name, self._sent.get(name, 0)), b"")
-            self._refuse_removed(name)
-            if made:
-                self._files.look_ended(look)
+            self._create_piece(name, self._sent.get(name, 0), b"")
         self._sealed_to = number
 
     @property
@@ -272,6 +264,15 @@ class JournalReplica:
             raise FencedError(
                 f"another process has continued this experiment in {self._storage.uri}; stop one of them"
             )
+
+    def _create_piece(self, segment: str, start: int, data: bytes) -> int:
+        """Create a piece of a segment, which is a look at the journal; return how many of these bytes it has."""
+        look = self._files.look_begins()
+        taken, made = self._create(piece_key(segment, start), data)
+        self._refuse_removed(segment)
+        if made:
+            self._files.look_ended(look)
+        return taken
 
     def _create(self, key: str, data: bytes) -> tuple[int, bool]:
         """Create an object, unless it exists; return how many of these bytes it has, and whether it was made now."""

@@ -30,13 +30,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError
 from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod_operator.experiment.replica.fetch_queue import AT_LEAST, FetchQueue
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import EmptiedError, FencedError, PostDeleteCleanup
@@ -58,6 +58,10 @@ WRITING_SHARE = 0.25
 FEW = 50
 PASSES = 6
 """Files are caught up with when only so many had changed since the last pass, and after so many passes."""
+
+FETCH_AT_LEAST = 20
+FETCH_SHARE = 60
+"""A pass fetches the files of so large a part of all that `fetch_soon` was given, and at least of so many."""
 
 _NO, _ASKED, _DONE = "no", "asked", "done"
 
@@ -109,7 +113,8 @@ class Replica:
             lambda: self._monotonic(),
         )
         self._trials = UploadQueue()
-        self._fetches = FetchQueue()
+        self._wanted: dict[str, list[str]] = {}  # files to fetch; from `start` on, of the thread of the files
+        self._wanted_at_once = 0
         self._arrived: Callable[[list[str]], None] = lambda _names: None
         self._removals: deque[tuple[str, str]] = deque()  # added by the owner, taken by the thread of the files
         self._closing = False
@@ -202,7 +207,8 @@ class Replica:
             arrived: called from a copying thread with names: of their files those are here now that exist.
         """
         self._arrived = arrived
-        self._fetches.add(wanted)
+        self._wanted = dict(wanted)
+        self._wanted_at_once = max(FETCH_AT_LEAST, len(wanted) // FETCH_SHARE)
 
     @property
     def snapshot_stored(self) -> bool:
@@ -472,12 +478,16 @@ class Replica:
                 self._record_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
-        if not everything and (wanted := self._fetches.some()):
-            self._files.fetch([key for keys in wanted.values() for key in keys])
-            self._fetches.remove(wanted)
-            names = list(wanted)
-            for start in range(0, len(names), AT_LEAST):  # the event loop opens them, and has others to answer
-                self._arrived(names[start : start + AT_LEAST])
+        if not everything:
+            self._fetch_some()
+
+    def _fetch_some(self) -> None:
+        names = list(islice(self._wanted, self._wanted_at_once))
+        self._files.fetch([key for name in names for key in self._wanted[name]])
+        for name in names:
+            del self._wanted[name]
+        for start in range(0, len(names), FETCH_AT_LEAST):  # the event loop opens them, and has others to answer
+            self._arrived(names[start : start + FETCH_AT_LEAST])
 
     def _check_presence(self) -> None:
         now = self._monotonic()
