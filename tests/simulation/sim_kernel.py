@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import contextvars
 import hashlib
+import heapq
 import itertools
 import random
 import selectors
@@ -38,6 +39,10 @@ T = TypeVar("T")
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("PROCESS", default=None)
 WAKE_S = 0.0001
 """A thread that may continue does so within this time: so the seed decides who of several is first."""
+MANY, MOST_CANCELLED = 100, 0.5
+"""Of more timers than this, the cancelled ones are dropped when they are more than this share."""
+RESOLUTION_S = 1e-9
+"""Timers that are no further from each other than this are due together."""
 
 
 class WorldOver(greenlet.GreenletExit):
@@ -45,55 +50,78 @@ class WorldOver(greenlet.GreenletExit):
 
 
 class _NoSelector(selectors.SelectSelector):
-    """Nothing real is waited for: time continues to the next timer."""
+    """Nothing real is waited for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise StuckError("nothing is left to do, and the run is not over")
-        self.now += max(0.0, timeout)
-        return []
+
+class SimHandle:
+    """Something to be done: by a process, unless that is dead, and later while it is stopped.
+
+    It is in the place of `asyncio.Handle` and `asyncio.TimerHandle`.
+    """
+
+    __slots__ = ("args", "callback", "context", "gone", "loop", "process", "waits", "when_s")
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        when_s: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        self.context = context = context if context is not None else contextvars.copy_context()
+        self.process = context.get(PROCESS)
+        self.loop, self.when_s, self.callback, self.args = loop, when_s, callback, args
+        self.gone = self.waits = False
+
+    def __lt__(self, other: object) -> bool:
+        return False  # of two for the same moment, the heap decides
+
+    def cancel(self) -> None:
+        if not self.gone:
+            self.gone = True
+            self.callback, self.args = _nothing, ()
+            if self.waits:
+                self.loop.cancelled += 1
+
+    def cancelled(self) -> bool:
+        return self.gone
+
+    def when(self) -> float:
+        return self.when_s
 
 
-class _Guarded:
-    """A callback of a process: dropped when that is dead, kept for later while it is stopped."""
-
-    __slots__ = ("callback", "handle", "process")
-
-    def __init__(self, process: Process, callback: Callable[..., Any]) -> None:
-        self.process, self.callback = process, callback
-        self.handle: asyncio.Handle | None = None
-
-    def __call__(self, *args: Any) -> None:
-        process = self.process
-        if not process.alive:
-            return
-        if process.stopped:
-            process.backlog.append((self, args, contextvars.copy_context()))
-            return
-        if self.handle is not None and self.handle.cancelled():
-            return
-        self.callback(*args)
+def _nothing() -> None:
+    pass
 
 
 class SimLoop(VirtualLoop):
-    """The event loop of everything."""
+    """The event loop of everything.
+
+    Its own turns do what those of asyncio do, in the same order, with nothing that could be waited for.
+
+    Attributes:
+        over: nothing is done any more.
+        cancelled: how many of the timers that wait will do nothing.
+    """
+
+    _ready: deque[SimHandle]
+    _scheduled: list[tuple[float, SimHandle]]
+    _stopping: bool
 
     def __init__(self) -> None:
         self._virtual = _NoSelector()  # type: ignore[assignment]
         asyncio.SelectorEventLoop.__init__(self, self._virtual)
         self.over = False
+        self.cancelled = 0
         self.set_task_factory(self._new_task)
 
     def _write_to_self(self) -> None:
         pass
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not self.over:
-            super()._timer_handle_cancelled(handle)  # type: ignore[misc]
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
@@ -104,31 +132,74 @@ class SimLoop(VirtualLoop):
             task.add_done_callback(process.tasks_done)
         return task
 
-    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        if self.over:
-            return asyncio.Handle(callback, args, self)
-        context = context if context is not None else contextvars.copy_context()
-        process = context.get(PROCESS)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        guarded = _Guarded(process, callback)
-        guarded.handle = super().call_soon(guarded, *args, context=context)
-        return guarded.handle
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+        handle = SimHandle(self, 0.0, callback, args, context)
+        if not self.over:
+            self._ready.append(handle)
+        return handle
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
         return self.call_soon(callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        if self.over:
-            return asyncio.TimerHandle(when, callback, args, self)
-        context = context if context is not None else contextvars.copy_context()
-        process = context.get(PROCESS)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        guarded = _Guarded(process, callback)
-        handle = super().call_at(when, guarded, *args, context=context)
-        guarded.handle = handle
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        handle = SimHandle(self, when, callback, args, context)
+        if not self.over:
+            handle.waits = True
+            heapq.heappush(self._scheduled, (when, handle))
         return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self._virtual.now + delay, callback, *args, context=context)
+
+    def again(self, handle: SimHandle) -> None:
+        """Do now what was due while its process was stopped."""
+        if not self.over:
+            self._ready.append(handle)
+
+    def _run_once(self) -> None:
+        scheduled, ready, clock = self._scheduled, self._ready, self._virtual
+        if len(scheduled) > MANY and self.cancelled / len(scheduled) > MOST_CANCELLED:
+            self._drop_cancelled()
+        while scheduled and scheduled[0][1].gone:
+            heapq.heappop(scheduled)[1].waits = False
+            self.cancelled -= 1
+        if not ready and not self._stopping:
+            if not scheduled:
+                raise StuckError("nothing is left to do, and the run is not over")
+            clock.now += max(0.0, scheduled[0][0] - clock.now)
+        end = clock.now + RESOLUTION_S
+        while scheduled and scheduled[0][0] < end:
+            handle = heapq.heappop(scheduled)[1]
+            handle.waits = False
+            ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            process = handle.process
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.stopped:
+                    process.backlog.append(handle)
+                    continue
+            if handle.gone:
+                continue
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio does
+                self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
+
+    def _drop_cancelled(self) -> None:
+        kept = []
+        for entry in self._scheduled:
+            if entry[1].gone:
+                entry[1].waits = False
+            else:
+                kept.append(entry)
+        heapq.heapify(kept)
+        self._scheduled[:] = kept
+        self.cancelled = 0
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future: asyncio.Future[T] = self.create_future()
@@ -170,7 +241,7 @@ class Process:
         self.alive, self.stopped = True, False
         self.killed_at: float | None = None
         self.offset_s = 0.0
-        self.backlog: deque[tuple[_Guarded, tuple[Any, ...], contextvars.Context]] = deque()
+        self.backlog: deque[SimHandle] = deque()
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.threads: dict[SimThread, None] = {}
         self.context = contextvars.copy_context()
@@ -244,8 +315,8 @@ class Process:
         self.stopped = False
         self.kernel.log("continued", self.name)
         waiting, self.backlog = self.backlog, deque()
-        for guarded, args, context in waiting:
-            self.kernel.loop.call_soon(guarded, *args, context=context)
+        for handle in waiting:
+            self.kernel.loop.again(handle)
 
     def point(self, where: str) -> None:
         """Something happens here that others may see: the process may be killed just here."""
@@ -266,6 +337,7 @@ class Kernel:
 
     def __init__(self, seed: int, loop: SimLoop, keep: bool = False) -> None:
         self.loop = loop
+        self._clock = loop._virtual
         self.random = random.Random(f"kernel {seed}")
         self.processes: list[Process] = []
         self.hub = greenlet.getcurrent()
@@ -281,17 +353,17 @@ class Kernel:
 
     @property
     def now(self) -> float:
-        return self.loop.time()
+        return self._clock.now
 
     def wall(self) -> float:
         """Seconds since the epoch, as the process that asks sees them."""
         process = PROCESS.get()
-        return START + self.loop.time() + (process.offset_s if process is not None else 0.0)
+        return START + self._clock.now + (process.offset_s if process is not None else 0.0)
 
     def log(self, kind: str, what: str = "") -> None:
         """Note in the timeline."""
         self.events += 1
-        line = f"{self.loop.time():12.6f} {kind:14s} {what}"
+        line = f"{self._clock.now:12.6f} {kind:14s} {what}"
         self._digest.update(line.encode())
         if self.kept is not None:
             self.kept.append(line)
@@ -330,7 +402,7 @@ class Kernel:
         thread.ticket += 1
         thread.parked = True
         if timeout is not None:
-            at = self.now + max(0.0, timeout) + self.random.random() * WAKE_S
+            at = self._clock.now + max(0.0, timeout) + self.random.random() * WAKE_S
             self.loop.call_at(at, thread.wake, thread.ticket, False, context=thread.process.context)
         self.hub.switch()
         if self.over:
@@ -340,7 +412,7 @@ class Kernel:
     def unpark(self, thread: SimThread) -> None:
         """Let a thread continue soon."""
         thread.due = True
-        at = self.now + self.random.random() * WAKE_S
+        at = self._clock.now + self.random.random() * WAKE_S
         self.loop.call_at(at, thread.wake, thread.ticket, True, context=thread.process.context)
 
     def sleep(self, seconds: float) -> None:

@@ -754,6 +754,10 @@ def run_to_its_end(
     worlds.append(world)
     enabled = gc.isenabled()
     gc.disable()
+    temporary, tempfile.tempdir = (
+        tempfile.tempdir,
+        str(folder),
+    )  # in memory: to delete it on a disk takes milliseconds
     try:
         with put_in_place(lambda: world), warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # nobody closes what a dead process had open
@@ -767,7 +771,8 @@ def run_to_its_end(
                 world.kernel.close()
                 for task in asyncio.all_tasks(loop):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                gc.collect()  # an exception that nobody looked at is told of when its task goes
+                # An exception that nobody looked at is told of when its task goes. All that this run made is young.
+                gc.collect(1)
                 loop.set_exception_handler(lambda *_: None)
                 for store in world.stores:
                     with contextlib.suppress(OSError):
@@ -783,6 +788,7 @@ def run_to_its_end(
     finally:
         worlds.remove(world)
         install_kernel(None)
+        tempfile.tempdir = temporary
         shutil.rmtree(folder, ignore_errors=True)
         if enabled:
             gc.enable()
