@@ -1,6 +1,7 @@
 """One operator with thousands of trials on nodes that do not exist: what it costs, and how soon it reacts.
 
-    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 100] [--small 50] [--minutes 25] [--replicas 1]
+    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 100] [--small 50] [--minutes 30] [--replicas 1]
+    .venv/bin/python benchmarks/scale --running 5000 --finished 1000 --seconds 625 --spread 1 --interval 5 --calm 0
 
 One large experiment keeps 1,000 trials running until 10,000 have finished (times `--scale`). On the way 50 small ones
 are applied beside it, one after the other; at its full size the operator is killed and started again. With
@@ -10,8 +11,12 @@ The control plane is real, and so are the operator, the bucket and the protocol;
 
 The trials of the large one take `--seconds` each, a quarter more or less (`--spread 0`: all the same).
 
-Whatever the scale, it takes ten times `--seconds` and about four minutes. What has not finished in time is stopped,
-so that all ends within `--minutes`; the exit status is 3 then, and 1 when something went wrong.
+With `--calm` the trials that begin after four fifths of them have finished take longer, and the last tenth is
+measured by itself, with fifty more small experiments beside it: until then trials may end faster than the machine can
+make pods, and latencies are those of waiting for a processor. The restart comes after that.
+
+Whatever the scale, it takes ten times `--seconds`, `--calm` twice, and about three minutes. What has not finished in
+time is stopped, so that all ends within `--minutes`; the exit status is 3 then, and 1 when something went wrong.
 
 All of it shares the machine: of API server, etcd, kwok, bucket and attempts the processor time is printed beside the
 operator's, which is what carries over to a cluster. Trials that follow each other faster than the machine can make
@@ -34,7 +39,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +103,12 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.running = max(4, round(RUNNING * arguments.scale))
-        self.total = self.running + max(8, round(FINISHED * arguments.scale))
-        work = {LARGE: Work(RESULTS, arguments.seconds, arguments.spread), SMALL: SMALL_WORK}
-        self.attempts = Attempts(work, arguments.replicas)
+        self.running = arguments.running or max(4, round(RUNNING * arguments.scale))
+        self.total = self.running + (arguments.finished or max(8, round(FINISHED * arguments.scale)))
+        large = Work(RESULTS, arguments.seconds, arguments.spread, arguments.interval)
+        self.work = {LARGE: large, SMALL: SMALL_WORK}
+        self.attempts = Attempts(self.work, arguments.replicas)
+        self.applied = 0  # small experiments
         self.requests = Requests()
         self.counted: Counter[str] = Counter()
         self.counted_in_all: Counter[str] = Counter()
@@ -140,7 +147,9 @@ class Bench:
         start = self.empty = sample(self.pids)
         self.tell("an operator without experiments", rss_mb=start.rss / 1e6, files=start.files)
         began = time.monotonic()
-        await self.apply(manifest(LARGE, self.total, self.running, RESULTS))
+        longest = self.arguments.seconds * (1.0 + self.arguments.spread)
+        results = round(longest / self.arguments.interval) if self.arguments.interval else RESULTS
+        await self.apply(manifest(LARGE, self.total, self.running, results))
         await self.until(lambda: self.large.assigned >= self.running, f"{self.running} trials run")
         full = sample(self.pids)
         self.tell(
@@ -152,10 +161,14 @@ class Bench:
             reconcile_p50_s=quantile(start.metrics, full.metrics, "trialpod_reconcile_seconds", 0.5),
             reconcile_p99_s=quantile(start.metrics, full.metrics, "trialpod_reconcile_seconds", 0.99),
         )
-        most = self.total - self.running
+        most, calm = self.total - self.running, self.arguments.calm
         await self.churn(f"from {self.large.finished} finished to half of them", most // 2)
-        await self.beside(most * 9 // 10)
-        await self.churn("to all of them", most)
+        await self.beside(most * (6 if calm else 9) // 10)
+        await self.churn("to four fifths of them" if calm else "to all of them", most * (8 if calm else 10) // 10)
+        if calm:
+            await self.calm_down(most * 9 // 10)
+            await self.beside(most, goals.CALM)
+            await self.churn(f"{goals.CALM}to all of them", most)
         await self.restart()
         await self.finish()
 
@@ -213,13 +226,25 @@ class Bench:
             requests={key: round(count / max(1, number), 3) for key, count in kinds.items()},
         )
 
-    async def beside(self, before: int) -> None:
+    async def calm_down(self, until: int) -> None:
+        """Have the trials of the large experiment take longer, and wait until hardly any other is left."""
+        self.work[LARGE] = replace(self.work[LARGE], seconds=self.arguments.calm)
+        began = time.monotonic()
+        await self.until(
+            lambda: self.large.finished >= until,
+            f"{until} trials have finished",
+            within_s=self.ends - time.monotonic(),
+        )
+        await asyncio.sleep(max(0.0, began + self.arguments.seconds * (1 + self.arguments.spread) - time.monotonic()))
+
+    async def beside(self, before: int, prefix: str = "") -> None:
         """Apply the small experiments, one after the other, while the large one continues."""
         applied: dict[str, float] = {}
         start, large = sample(self.pids), self.large
         decisions = len(large.decisions)
         for number in range(self.arguments.small):
-            name = f"{SMALL}-{number:02d}"
+            name = f"{SMALL}-{self.applied:02d}"
+            self.applied += 1
             applied[name] = time.monotonic()
             await self.apply(manifest(name, SMALL_TRIALS, SMALL_AT_ONCE, SMALL_WORK.results))
             await asyncio.sleep(0.5)
@@ -234,7 +259,7 @@ class Bench:
         answers = [each for name in applied for each in found[name].decisions]
         to_next = [each for name in applied for each in found[name].to_next_pod]
         self.tell(
-            f"{len(applied)} small experiments beside it",
+            f"{prefix}{len(applied)} small experiments beside it",
             apply_to_first_pod_p50_s=at(first, 0.5),
             apply_to_first_pod_p99_s=at(first, 0.99),
             decision_p50_s=at(answers, 0.5),
@@ -272,8 +297,9 @@ class Bench:
         # new connection; so the last answer that an attempt has waited for says when all were answered.
         waited = [answered for broke, answered in attempts.calls.interrupted if answered - broke > WAITED_S]
         every = max(waited, default=killed) - killed
+        what = f"fail-over to one of {len(self.pids)} others" if several else "kill -9 and restart at full size"
         self.tell(
-            f"fail-over to one of {len(self.pids)} others" if several else "kill -9 and restart at full size",
+            f"{goals.CALM if self.arguments.calm else ''}{what}",
             running=running,
             finished=self.large.finished,
             first_answer_s=first,
@@ -291,16 +317,9 @@ class Bench:
             self.tell("rebalanced after it came back", seconds=time.monotonic() - began)
 
     async def finish(self) -> None:
-        """Let all trials end, and see what is left."""
+        """Stop the large experiment, and see what is left."""
         where = experiments(plane.NAMESPACE)
-        if self.cut:
-            await self.kube.patch(where, LARGE, {"metadata": {"annotations": {"trialpod.dev/stop": "true"}}})
-        else:
-            await self.until(
-                lambda: self.large.finished >= self.total,
-                "all trials have ended",
-                within_s=max(60.0, self.ends - time.monotonic()),
-            )
+        await self.kube.patch(where, LARGE, {"metadata": {"annotations": {"trialpod.dev/stop": "true"}}})
         deadline = max(self.ends, time.monotonic() + 60.0)
         while not ((await self.kube.get(where, LARGE) or {}).get("status") or {}).get("completionTime"):
             if time.monotonic() > deadline:
@@ -450,16 +469,21 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="1 = 1,000 running and 10,000 finished trials")
     parser.add_argument("--seconds", type=float, default=100.0, help="how long a trial of the large experiment takes")
     parser.add_argument("--spread", type=float, default=0.25, help="by which part of that they take more or less")
+    parser.add_argument("--running", type=int, help="how many run at a time; 1,000 times `--scale` by default")
+    parser.add_argument("--finished", type=int, help="how many finish; 10,000 times `--scale` by default")
+    parser.add_argument("--interval", type=float, default=0.0, help="seconds between two results; 0 = four results")
+    parser.add_argument("--calm", type=float, default=250.0, help="how long the last ones of them take; 0 = the same")
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
     parser.add_argument("--replicas", type=int, default=1, help="how many operators share the work")
-    parser.add_argument("--minutes", type=float, default=25.0, help="maximum time; what still runs then is stopped")
+    parser.add_argument("--minutes", type=float, default=30.0, help="maximum time; what still runs then is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")
     parser.add_argument("--store", action="store_true", help="keep the run in benchmarks/scale/results")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # each attempt is a connection, at both its ends
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    nodes = -(-round(RUNNING * arguments.scale * 1.5 + 100) // plane.PODS_PER_NODE)
+    running = arguments.running or RUNNING * arguments.scale
+    nodes = -(-round(running * 1.5 + 100) // plane.PODS_PER_NODE)
     with plane.running(nodes):
         bench = Bench(arguments)
         try:

@@ -46,11 +46,13 @@ class Work:
         seconds: how long it takes.
         spread: by so much of `seconds` it takes more or less, by chance. Without that all trials that were begun
             together end together, and what is measured is a burst of a thousand pods.
+        interval: seconds from one result to the next; then there are as many as fit. 0 = `results` of them.
     """
 
     results: int
     seconds: float
     spread: float = 0.0
+    interval: float = 0.0
 
 
 @dataclass
@@ -112,10 +114,11 @@ async def play(namespace: str, labels: Mapping[str, str], line: Line, work: Work
     report = path(f"{namespace}/{name}", "report")
     began = time.monotonic()
     seconds = work.seconds * random.uniform(1.0 - work.spread, 1.0 + work.spread)
+    results = max(1, round(seconds / work.interval)) if work.interval else work.results
     horizons = given.horizons
     cause: Any = "completed"
-    for number in range(1, work.results + 1):
-        until = began + seconds * number / work.results
+    for number in range(1, results + 1):
+        until = began + seconds * number / results
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, given.heartbeat_s))
             if until - time.monotonic() > 0.5:
@@ -124,7 +127,7 @@ async def play(namespace: str, labels: Mapping[str, str], line: Line, work: Work
             trial_id=given.trial_id,
             attempt=given.attempt,
             first=number,
-            results=[_result(next(line.calls.scores), number, work)],
+            results=[_result(next(line.calls.scores), number, results, seconds)],
         )
         meets = any(number >= each.at for each in horizons)
         asked = time.monotonic()
@@ -143,7 +146,7 @@ async def play(namespace: str, labels: Mapping[str, str], line: Line, work: Work
     return True
 
 
-def _result(score: int, number: int, work: Work) -> msgspec.Raw:
+def _result(score: int, number: int, results: int, seconds: float) -> msgspec.Raw:
     now = time.time()
     return msgspec.Raw(
         _encode(
@@ -151,13 +154,13 @@ def _result(score: int, number: int, work: Work) -> msgspec.Raw:
                 "score": float(score),
                 "loss": random.random(),
                 "training_iteration": number,
-                "time_this_iter_s": work.seconds / work.results,
-                "time_total_s": work.seconds * number / work.results,
-                "time_since_restore": work.seconds * number / work.results,
+                "time_this_iter_s": seconds / results,
+                "time_total_s": seconds * number / results,
+                "time_since_restore": seconds * number / results,
                 "iterations_since_restore": number,
                 "timestamp": int(now),
                 "date": "2026-01-01_00-00-00",
-                "done": number == work.results,
+                "done": number == results,
             }
         )
     )

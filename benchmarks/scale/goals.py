@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 STORED = Path(__file__).with_name("results")
 """One JSON file for each run that was kept: figures, machine, commit and arguments."""
 
-LAST, BESIDE, RESTART, FAIL_OVER = "to all of them", "small experiments beside", "kill -9", "fail-over"
+CALM = "calm: "
+"""How the names of those parts begin in which trials end more slowly than the machine can make pods."""
+
+LAST, BESIDE, RESTART, FAIL_OVER = "of them", "small experiments beside", "kill -9", "fail-over"
 
 
 class Goal(NamedTuple):
@@ -54,9 +57,10 @@ GOALS = (
 )
 
 
-def value(figures: Mapping[str, Mapping[str, Any]], goal: Goal) -> float | None:
+def value(figures: Mapping[str, Mapping[str, Any]], goal: Goal, *, calm: bool = False) -> float | None:
     """Return the figure of a goal, None when the run has none; of several parts the last."""
-    found = [part.get(goal.figure) for name, part in figures.items() if goal.part in name]
+    parts = {name: part for name, part in figures.items() if name.startswith(CALM) == calm}
+    found = [part.get(goal.figure) for name, part in parts.items() if goal.part in name]
     known = [each for each in found if isinstance(each, int | float) and each == each]
     return known[-1] if known else None
 
@@ -69,16 +73,21 @@ def table(figures: Mapping[str, Mapping[str, Any]], last: Mapping[str, Any] | No
         last: what `newest` returned; None = nothing was stored.
     """
     before = f"{last['commit'][:7]}, scale {last['scale']:g}" if last is not None else "nothing stored"
-    lines = [f"| figure | this run | goal | | {before} |", "|---|---|---|---|---|"]
+    lines = [f"| figure | goal | full machine | calm | {before}: full | calm |", "|---|---|---|---|---|---|"]
     for goal in GOALS:
-        now = value(figures, goal)
-        then = value(last["figures"], goal) if last is not None else None
-        reached = "" if goal.goal is None or now is None else "ok" if now <= goal.goal else "**missed**"
-        lines.append(
-            f"| {goal.text} | {_shown(now, goal.unit)} | {_shown(goal.goal, goal.unit)} | {reached} "
-            f"| {_shown(then, goal.unit)} |"
-        )
+        cells = [_judged(value(figures, goal, calm=calm), goal) for calm in (False, True)]
+        if last is not None:
+            cells += [_shown(value(last["figures"], goal, calm=calm), goal.unit) for calm in (False, True)]
+        else:
+            cells += ["", ""]
+        lines.append("| " + " | ".join((goal.text, _shown(goal.goal, goal.unit), *cells)) + " |")
     return "\n".join(lines)
+
+
+def _judged(number: float | None, goal: Goal) -> str:
+    if number is None or goal.goal is None:
+        return _shown(number, goal.unit)
+    return f"{_shown(number, goal.unit)} {'ok' if number <= goal.goal else '**missed**'}"
 
 
 def newest(scale: float, folder: Path = STORED) -> dict[str, Any] | None:

@@ -78,7 +78,7 @@ from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment import background_search
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.durable import NotReadyError
-from trialpod_operator.experiment.replica import files, replica, shared_files, upload_queue
+from trialpod_operator.experiment.replica import files, journal_layout, replica, shared_files, upload_queue
 from trialpod_operator.experiment.replica import journal as journal_copy
 from trialpod_operator.reports.service import ReportService
 
@@ -570,6 +570,8 @@ class SimWorld(Surroundings):
 
 W = TypeVar("W", bound=Any)
 MAX_FEW = attention.MAX_FEW
+BUNDLE_OF = 5
+"""Objects of a journal that are stored as one: few enough that it happens in most plans."""
 _FREEZE_AT = (0, 10, 40)
 """Before these runs of a process, what is there by then is taken out of what `gc` looks at after each run."""
 _runs = itertools.count()
@@ -603,8 +605,9 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
         put(module, "threading", sim_threading)
     for module in (replica, commit_queue, trainable_module, session_module, experiment_storage):
         put(module, "time", sim_time)
-    for module in (journal_copy, files):
+    for module in (journal_layout, files):
         put(module, "run_all", run_in_turn)
+    put(journal_copy, "BUNDLE_OF", BUNDLE_OF)
     put(replica, "random", _Jitter())
     put(remote.os, "urandom", _urandom)
     for store in (LocalCheckpointStore, RemoteCheckpointStore):

@@ -22,12 +22,13 @@ def test_figures_stand_beside_their_goals_and_the_last_run(goals: ModuleType) ->
     figures = {
         "from 0 finished to half of them": {"reconcile_p99_s": 9.0},
         "to all of them": {"reconcile_p99_s": 0.05, "rss_mb": 300.0, "decision_p99_s": float("nan")},
+        "calm: to all of them": {"decision_p99_s": 0.3},
     }
     last = {"commit": "0123456789", "scale": 0.1, "figures": {"to all of them": {"reconcile_p99_s": 4.5}}}
     table = goals.table(figures, last)
-    assert "| reconcile p99 | 0.05 s | 0.1 s | ok | 4.5 s |" in table
-    assert "| operator memory | 300 MB | 250 MB | **missed** |  |" in table
-    assert "| decision p99 |  | 0.2 s |  |  |" in table
+    assert "| reconcile p99 | 0.1 s | 0.05 s ok |  | 4.5 s |  |" in table
+    assert "| operator memory | 250 MB | 300 MB **missed** |  |  |  |" in table
+    assert "| decision p99 | 0.2 s |  | 0.3 s **missed** |  |  |" in table
     assert "0123456, scale 0.1" in table
     assert "nothing stored" in goals.table(figures, None)
 

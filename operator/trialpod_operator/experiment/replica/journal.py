@@ -7,6 +7,8 @@
   takes the place of its next growth. What follows the snapshot is copied after it. So no process's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
+* Many objects of a segment are stored once more as one, a bundle, for those who read them all: a restart. What
+  counts are the objects; nothing is found out from a bundle.
 * Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
   storage has of it can be distinguished from what another process wrote. It is removed there from here.
 """
@@ -19,20 +21,20 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
-from trialpod.storage.parallel import run_all
 from trialpod_operator.experiment.replica.journal_layout import (
     JOURNAL,
     REMOVED,
     SEGMENT,
     SNAPSHOT,
     Pieces,
+    bundle_key,
     local_sizes,
     number_of,
     piece_key,
+    read_all,
     read_part,
     whole_records,
 )
@@ -41,7 +43,9 @@ from trialpod_operator.experiment.replica.shared_files import SharedFiles
 
 logger = logging.getLogger(__name__)
 
-PARALLEL = 8
+BUNDLE_OF = 100
+"""Objects in a bundle, at least: a restart reads fewer than so many one by one. It costs one request for so many."""
+
 LISTINGS = 10
 """How often the journal's folder is listed again when files have gone meanwhile, before that counts as an error."""
 
@@ -82,6 +86,7 @@ class JournalReplica:
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
+        self._bundled: dict[str, tuple[int, int]] = {}  # segment file -> end of its bundles, objects in them
         self._sealed_to = 0  # the snapshot that a sealed journal continues with
         self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
@@ -145,6 +150,22 @@ class JournalReplica:
                     return self._copy_listed()
             return self._copy_listed()
 
+    def bundle(self) -> None:
+        """Store the latest objects of a segment once more as one, if there are enough of them.
+
+        Raises:
+            FencedError: another process has continued the journal.
+            StorageError: the storage does not take it.
+        """
+        with self._copying, self._lock:
+            for name, pieces in self._pieces.items():
+                start, bundled = self._bundled.get(name, (0, 0))
+                end = self._sent.get(name, 0)
+                if pieces - bundled >= BUNDLE_OF and end > start:
+                    self._create(bundle_key(name, start, end), read_part(self._folder / name, start, end - start))
+                    self._refuse_removed(name)
+                    self._bundled[name] = end, pieces
+
     def refuse_outdated(self) -> None:
         """Find out whether another process has continued the journal from where it ends for this one.
 
@@ -177,6 +198,7 @@ class JournalReplica:
             self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
             self._snapshots = set(pieces.snapshots)
             self._pieces = {name: len(found) for name, found in pieces.segments.items()}
+            self._bundled = {name: pieces.bundled(name) for name in pieces.segments}
             self._sealed_to = number_of(newest) + 1 if newest in seals else 0
 
     def _copy_listed(self) -> None:
@@ -301,6 +323,7 @@ class JournalReplica:
             self._storage.delete_tree(f"{JOURNAL}/{name}")
             del self._sent[name]
             self._pieces.pop(name, None)
+            self._bundled.pop(name, None)
 
     def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
         """Refuse when the same stretch of the journal has different bytes here and there."""
@@ -347,14 +370,10 @@ class JournalReplica:
         for name in pieces.snapshots:
             (folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
         for name, offsets in pieces.segments.items():
-            found: dict[int, bytes] = {}
-
-            def fetch(offset: int, name: str = name, found: dict[int, bytes] = found) -> None:
-                found[offset] = self._storage.read(piece_key(name, offset))
-
-            run_all([partial(fetch, offset) for offset in offsets], PARALLEL)
+            wanted = pieces.keys_from(name, min(offsets))
+            found = read_all(self._storage, wanted)
             with open(folder / name, "wb") as file:
-                for offset in offsets:
+                for offset in wanted:
                     if file.tell() != offset:
                         raise FencedError(
                             f"{self._storage.uri}: the journal has a gap before byte {offset} of {name}"

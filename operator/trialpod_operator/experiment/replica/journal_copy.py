@@ -6,16 +6,13 @@ The objects of a journal never change, so each is read once. Nothing is written 
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
-from trialpod.storage.parallel import run_all
-from trialpod_operator.experiment.replica.journal_layout import JOURNAL, Pieces, local_sizes, number_of, piece_key
+from trialpod_operator.experiment.replica.journal_layout import JOURNAL, Pieces, local_sizes, number_of, read_all
 
-_PARALLEL = 8
 _TRIES = 4
 
 
@@ -68,13 +65,8 @@ class JournalCopy:
         here = local_sizes(self._folder)
         for name in sorted(pieces.segments):
             size = here.get(name, 0)
-            wanted = sorted(offset for offset in pieces.segments[name] if offset >= size)
-            found: dict[int, bytes] = {}
-
-            def fetch(offset: int, name: str = name, found: dict[int, bytes] = found) -> None:
-                found[offset] = self._storage.read(piece_key(name, offset))
-
-            run_all([partial(fetch, offset) for offset in wanted], _PARALLEL)
+            wanted = pieces.keys_from(name, size)
+            found = read_all(self._storage, wanted)
             with open(self._folder / name, "ab") as file:
                 for offset in wanted:
                     if file.tell() != offset:

@@ -1,8 +1,9 @@
 """The layout of an experiment's journal in its storage: the names of the objects, and what belongs together.
 
 ``00000003.log/000000004096`` has the bytes of segment 3 from byte 4,096 on; an empty one is a seal, the end of its
-segment. ``00000003.snapshot`` is the snapshot before segment 3, whole. ``00000002.log.removed`` marks where
-a segment was removed.
+segment. ``00000003.log/bundle-000000000000-000000008192`` has the bytes of many of these objects once more, so that a
+reader needs one request for them. ``00000003.snapshot`` is the snapshot before segment 3, whole.
+``00000002.log.removed`` marks where a segment was removed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from trialpod.storage.base import Storage
 from trialpod.storage.journal.format import FRAME, SEGMENT_HEADER_BYTES
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.parallel import run_all
 
 JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
 SEGMENT = re.compile(r"(\d{8})\.log")
 SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
 REMOVED = ".removed"
+_PARALLEL = 8
+_BUNDLE = re.compile(r"bundle-(\d{12})-(\d{12})")
 
 
 class Pieces:
@@ -27,15 +33,19 @@ class Pieces:
     Attributes:
         snapshots: file names, oldest first; only the latest where there are several.
         segments: the bytes of each object, by its offset, by the segment's file name.
+        bundles: where each bundle ends, by where it begins, by the same.
     """
 
     def __init__(self, objects: Mapping[str, int]) -> None:
         """Take what a listing of the journal's folder found: sizes in bytes by key."""
         self.snapshots: list[str] = []
         self.segments: dict[str, dict[int, int]] = {}
+        self.bundles: dict[str, dict[int, int]] = {}
         for key in sorted(objects):
             name, _, offset = key.removeprefix(f"{JOURNAL}/").partition("/")
-            if offset and SEGMENT.fullmatch(name):
+            if found := _BUNDLE.fullmatch(offset):
+                self.bundles.setdefault(name, {})[int(found[1])] = int(found[2])
+            elif offset and SEGMENT.fullmatch(name):
                 self.segments.setdefault(name, {})[int(offset)] = objects[key]
             elif not offset and SNAPSHOT.fullmatch(name):
                 self.snapshots.append(name)
@@ -48,6 +58,28 @@ class Pieces:
     def sizes(self) -> dict[str, int]:
         """Return how long each segment is."""
         return {name: last + found[last] for name, found in self.segments.items() for last in [max(found)]}
+
+    def keys_from(self, segment: str, start: int) -> dict[int, str]:
+        """Return the keys of few objects that hold a segment's bytes from there on, by their offset in it.
+
+        A bundle that the listing has not shown every object of is left out: it grew meanwhile.
+        """
+        pieces, bundles = self.segments[segment], self.bundles.get(segment, {})
+        keys: dict[int, str] = {}
+        size, covered = self.sizes()[segment], start
+        for offset in sorted(each for each in pieces if each >= start):
+            if offset < covered:
+                continue
+            keys[offset], covered = piece_key(segment, offset), offset + pieces[offset]
+            end = bundles.get(offset, size + 1)
+            if end <= size:
+                keys[offset], covered = bundle_key(segment, offset, end), end
+        return keys
+
+    def bundled(self, segment: str) -> tuple[int, int]:
+        """Return where a segment's bundles end, and how many objects are in them."""
+        end = max(self.bundles.get(segment, {}).values(), default=0)
+        return end, sum(offset < end for offset in self.segments[segment])
 
     def seals(self) -> set[str]:
         """Return the segments that take nothing more."""
@@ -62,6 +94,27 @@ def number_of(name: str) -> int:
 def piece_key(segment: str, offset: int) -> str:
     """Return the key of the object that holds a segment's bytes from there on."""
     return f"{JOURNAL}/{segment}/{offset:012d}"
+
+
+def bundle_key(segment: str, start: int, end: int) -> str:
+    """Return the key of the object that holds a segment's bytes between these once more."""
+    return f"{JOURNAL}/{segment}/bundle-{start:012d}-{end:012d}"
+
+
+def read_all(storage: Storage, keys: Mapping[int, str]) -> dict[int, bytes]:
+    """Read objects, several at a time; return their bytes, by the same numbers.
+
+    Raises:
+        KeyMissingError: one of them is gone.
+        StorageError: the storage cannot be read.
+    """
+    found: dict[int, bytes] = {}
+
+    def read(number: int, key: str) -> None:
+        found[number] = storage.read(key)
+
+    run_all([partial(read, number, key) for number, key in keys.items()], _PARALLEL)
+    return found
 
 
 def local_sizes(folder: Path) -> dict[str, int]:

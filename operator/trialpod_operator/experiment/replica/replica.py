@@ -440,6 +440,7 @@ class Replica:
         Only while the background threads have not been started.
         """
         self._copy_files(everything=everything, journal_too=True)
+        self._journal.bundle()
 
     def _commit(self, *, everything: bool) -> None:
         """Copy the journal and tell how far; `everything` changes nothing here."""
@@ -449,6 +450,7 @@ class Replica:
         if position != self._confirmed:
             self._confirmed = position
             self._committed(position)
+        self._journal.bundle()
 
     def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
         """Copy the files that are due, and before them the records that they follow from, if not all of these."""

@@ -16,8 +16,10 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal.journal import Journal
-from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
+from trialpod_operator.experiment.replica import journal as journal_replica
 from trialpod_operator.experiment.replica.files import Due, FileReplica
+from trialpod_operator.experiment.replica.journal_copy import JournalCopy
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
 from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
 
@@ -145,17 +147,112 @@ def test_growth_is_added_and_nothing_is_rewritten(tmp_path: Path, storage: Direc
     assert len(after) == len(before) + 1
 
 
-def test_a_snapshot_replaces_the_pieces_before_it(tmp_path: Path, storage: DirectoryStorage) -> None:
+def test_a_snapshot_replaces_the_pieces_before_it(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_replica, "BUNDLE_OF", 4)
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
     for number in range(5):
         journal.append(b"%d" % number)
         replica.copy()
-    assert len(stored_journal(storage)) == 5
+    assert len(stored_journal(storage)) == 6
     journal.write_snapshot(b"after five")
     replica.copy()
     names = [key.rpartition("/")[2] for key in stored_journal(storage)]
     assert sorted(names) == ["000000000000", "00000001.log.removed", "00000002.snapshot"]
+
+
+class Read(DirectoryStorage):
+    """Notes what is read of journals."""
+
+    def __init__(self, storage: DirectoryStorage) -> None:
+        super().__init__(storage.uri)
+        self.keys: list[str] = []
+
+    def read(self, key: str) -> bytes:
+        if JOURNAL_DIR in key:
+            self.keys.append(key.rpartition("/")[2])
+        return super().read(key)
+
+
+def test_a_restart_reads_many_pieces_as_few_objects(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_replica, "BUNDLE_OF", 10)
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    for number in range(25):
+        journal.append(b"%d" % number)
+        replica.copy()
+    noting = Read(storage)
+    second = Replica(tmp_path / "there", noting)
+    second.pull()
+    assert len(noting.keys) == 7
+    assert history(tmp_path / "there") == (None, [b"%d" % number for number in range(25)])
+
+    journal = journal_of(tmp_path / "there")
+    for number in range(25, 30):
+        journal.append(b"%d" % number)
+        second.copy()
+    assert sum("bundle" in key for key in stored_journal(storage)) == 3
+    copy = JournalCopy(Read(storage), tmp_path / "copy")
+    storage.write(EXPERIMENT_KEY, b"{}")
+    copy.refresh()
+    assert history(tmp_path / "copy") == (None, [b"%d" % number for number in range(30)])
+
+
+def test_a_copy_continues_in_the_middle_of_a_bundle(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_replica, "BUNDLE_OF", 4)
+    storage.write(EXPERIMENT_KEY, b"{}")
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    copy = JournalCopy(storage, tmp_path / "copy")
+    for number in range(10):
+        journal.append(b"%d" % number)
+        replica.copy()
+        if number in (2, 5):
+            copy.refresh()
+    copy.refresh()
+    assert history(tmp_path / "copy") == (None, [b"%d" % number for number in range(10)])
+
+
+def test_a_bundle_that_grows_while_listed_is_left_out(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_replica, "BUNDLE_OF", 4)
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    for number in range(4):
+        journal.append(b"%d" % number)
+        replica.copy()
+    listed = storage.sizes(f"{TRIALPOD_DIR}/{JOURNAL_DIR}")
+    last = max(key for key in listed if "bundle" not in key)
+    del listed[last]
+    monkeypatch.setattr(storage, "sizes", lambda _prefix="": listed)
+    Replica(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (None, [b"0", b"1", b"2"])
+
+
+def test_who_bundles_what_was_removed_is_stopped(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_replica, "BUNDLE_OF", 2)
+    stale = journal_of(tmp_path / "stale")
+    of_stale = Replica(tmp_path / "stale", storage)
+    for number in range(2):
+        stale.append(b"%d" % number)
+        of_stale._journal.copy()
+    of_second = Replica(tmp_path / "second", storage)
+    of_second.pull()
+    second = journal_of(tmp_path / "second")
+    second.append(b"2")
+    second.write_snapshot(b"after two")
+    of_second.copy()
+    with pytest.raises(FencedError, match="has continued"):
+        of_stale._journal.bundle()
 
 
 def test_snapshot_behind_the_journal_replaces_nothing(tmp_path: Path, storage: DirectoryStorage) -> None:
@@ -485,6 +582,12 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     """`move` continues elsewhere from the storage alone: at most what was not yet copied is gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_replica, "BUNDLE_OF", 3)
+        _check_prefix(tmp_path_factory, steps)
+
+
+def _check_prefix(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
     root = tmp_path_factory.mktemp("replica")
     storage = DirectoryStorage(root / "storage")
     machine, here = 0, root / "0"
