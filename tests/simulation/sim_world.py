@@ -229,6 +229,7 @@ class SimOperator:
         self.serving = True
         self.controller.start()
         self.watch = SimWatch(self.world, self.process, self.kube, self._take)
+        self.controller.begin_lists([self.watch.listed["pods"]], [self.watch.listed["tunetrials"]])
         await self.membership.keep()
         await self.close()
 

@@ -11,10 +11,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
 SEEDS = 120
 """The rarest shows in one of sixty."""
 QUICK = {
-    "a_completion_hides_a_workers_failure": 6,
+    "a_completion_hides_a_workers_failure": 421,
     "a_place_is_anybodys": 2,
     "announced_before_commit": 49,
-    "attempt_not_checked": 57,
+    "attempt_not_checked": 162,
     "checkpoint_not_handed_over": 12,
     "counters_restart": 12,
     "dead_replicas_keep_their_shards": 8,

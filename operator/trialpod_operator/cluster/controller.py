@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -24,6 +24,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.experiment_storage import FolderRemoval
+from trialpod_operator.cluster.first_lists import FirstLists
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
@@ -89,12 +90,13 @@ class Controller:
             clock=monotonic_epoch(clock),
             authority=authority,
             remove_folder=FolderRemoval(),
+            opened=self._end_opening,
         )
         self._kube = kube
         self._controllers: dict[str, ExperimentController] = {}
         self._closed: asyncio.Event = asyncio.Event()  # set, and replaced, whenever a controller is gone
         self._closing = False
-        # Done after the next pass over the experiment; here while a caller waits for it.
+        # Done when the experiment is open, or after the next pass over it; here while a caller waits for it.
         self._opening: WeakValueDictionary[str, asyncio.Future[None]] = WeakValueDictionary()
         self._started_at = math.inf  # when this process began to work, in the time of its loop; not yet
 
@@ -128,7 +130,7 @@ class Controller:
         return None
 
     def opening(self, name: str) -> Awaitable[None] | None:
-        """Return what to await until the next pass over an experiment has ended; None when none is to be expected."""
+        """Return what to await until an experiment is open, or a pass over it has ended; None = that will not be."""
         if self._closing or (name not in self.cache.experiments and not self._is_new()):
             return None
         opening = self._opening.get(name)
@@ -143,6 +145,11 @@ class Controller:
     def experiment_of(self, caller: Caller) -> str:
         """Return the key of the experiment that a pod belongs to, "" when the pod was not seen."""
         return self.cache.experiment_of(caller.namespace, caller.pod_name, caller.pod_uid)
+
+    def begin_lists(self, pods: Sequence[asyncio.Event], trials: Sequence[asyncio.Event]) -> None:
+        """The watches are about to list all pods and TuneTrials; each event is set when a list was shown."""
+        until = asyncio.get_running_loop().time() + FIRST_LOOK_S
+        self.services.first_lists = FirstLists(self.ownership.serving, pods, trials, until)
 
     def start(self) -> None:
         """Begin to work."""
@@ -267,8 +274,13 @@ class Controller:
         try:
             return await self._pass(key)
         finally:
-            if key in self.cache.experiments and (opening := self._opening.pop(key, None)) is not None:
-                opening.set_result(None)
+            if key in self.cache.experiments:
+                self._end_opening(key)
+
+    def _end_opening(self, key: str) -> None:
+        """Retry the calls that wait for an experiment: it is open, or a pass over it has ended."""
+        if (opening := self._opening.pop(key, None)) is not None:
+            opening.set_result(None)
 
     async def _pass(self, key: str) -> float | None:
         item = self.cache.experiments.get(key)

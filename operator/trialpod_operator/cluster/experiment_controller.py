@@ -128,6 +128,8 @@ class ExperimentController:
         self._shell: ClusterShell  # of the experiment while it is open
         self._objects: AttemptObjects | None = None  # of another kind, as this operator has seen them
         self._bindings: PodBindings | None = None
+        self._trials_known = False  # since it was opened
+        self._compared = False  # these with the trials, likewise
         self._tried = False  # whether opening it was tried
         self._fenced_openings = 0  # in a row
         self._emptied = False  # whether its location was emptied while it was open; reset when it opens again
@@ -375,8 +377,10 @@ class ExperimentController:
         await self._refresh_keys(experiment)
         experiment = await self._follow_trainable(experiment)
         await self._compare_code(experiment)
-        # Apply what users request.
+        # From the opening on attempts are answered; what follows needs the TuneTrials, which may still be listed.
         durable, bindings = self._ready()
+        await self._compare_trials(bindings)
+        # Apply what users request.
         first_pass = self._applied == -1
         self._apply_requests(item, experiment, durable)
         # In the first pass its starts are committed before the pods are reconciled: they are created at once.
@@ -392,6 +396,16 @@ class ExperimentController:
         if durable.engine.finished and not bindings.in_progress and decided:
             return await self._finish(experiment, durable, bindings)
         return again
+
+    async def _compare_trials(self, bindings: PodBindings) -> None:
+        """Find the TuneTrials that do not show how their trials ended, once after each opening."""
+        if not self._trials_known:
+            if not await self._services.first_lists.trials_shown():
+                await self._services.list_children(self.key)
+            self._trials_known = True
+        if not self._compared:
+            self._compared = True
+            bindings.compare_trials()
 
     def _apply_requests(
         self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment
@@ -578,7 +592,9 @@ class ExperimentController:
                 raise StorageEmptiedError(location.uri, self._again)
             if again:
                 await services.publish_authority(self._namespace)
-            await services.list_children(self.key)
+            listed = not services.first_lists.cover(self.uid) or not await services.first_lists.pods_shown()
+            if listed:
+                await services.list_children(self.key)
             self._objects = await self._attempt_objects(experiment)
             self._refuse_unserved()
         except BaseException:
@@ -622,9 +638,11 @@ class ExperimentController:
             self._writer.events.record_ending,
         )
         self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
+        self._compared, self._trials_known = False, listed
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
+        services.opened(self.key)
 
     def _refuse_unserved(self) -> None:
         """Refuse to take over a stored experiment that another process may run; for any thread.

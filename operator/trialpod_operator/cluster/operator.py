@@ -117,6 +117,7 @@ class OperatorProcess:
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
         self._watches: list[ObjectWatch] = []
+        self._pod_watches: list[ObjectWatch] = []  # of these, those of pods
         self._stopping = asyncio.Event()
         self._unwatch = asyncio.Event()
         self._signalled = False
@@ -212,17 +213,19 @@ class OperatorProcess:
                 self._stopping.set()
 
         selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
-        for namespace in self._options.namespaces or ("",):
-            for collection, take in ((paths.trials(namespace), on_trial), (paths.pods(namespace), on_pod)):
-                watch = ObjectWatch(self._kube, collection, selector, take)
-                self._watches.append(watch)
-                self._in_background(watch.run()).add_done_callback(ended)
+        namespaces = self._options.namespaces or ("",)
+        self._pod_watches = [ObjectWatch(self._kube, paths.pods(each), selector, on_pod) for each in namespaces]
+        trials = [ObjectWatch(self._kube, paths.trials(each), selector, on_trial) for each in namespaces]
+        self._watches = [*self._pod_watches, *trials]
+        self._controller.begin_lists([each.listed for each in self._pod_watches], [each.listed for each in trials])
+        for watch in self._watches:
+            self._in_background(watch.run()).add_done_callback(ended)
 
     async def _accept(self) -> None:
         """Accept attempts once their pods are known: each would have to prove who it is in a review of its token."""
         with contextlib.suppress(TimeoutError):  # a namespace that cannot be listed keeps no others waiting
             async with asyncio.timeout(ACCEPT_AFTER_S):
-                for watch in self._watches:
+                for watch in self._pod_watches:
                     await watch.listed.wait()
         await self._server.accept()
 

@@ -14,6 +14,7 @@ from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, NotFo
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import ObjectCache
+from trialpod_operator.cluster.first_lists import FirstLists
 from trialpod_operator.cluster.kube import ApiServer, gather_all
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import NAMESPACE
@@ -34,9 +35,11 @@ class Services:
         seen: what the watches have shown.
         enqueue: has a key reconciled.
         enqueue_soon: has it reconciled within about a second.
+        opened: called with the key of an experiment whose attempts can be answered from now on.
         remove_folder: removes a folder of this process, which need not exist.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
+        first_lists: with which the watches begin.
     """
 
     kube: ApiServer
@@ -44,9 +47,11 @@ class Services:
     cache: ObjectCache
     enqueue: Callable[[str], None]
     enqueue_soon: Callable[[str], None]
+    opened: Callable[[str], None]
     remove_folder: Callable[[Path], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
+    first_lists: FirstLists = field(default_factory=FirstLists)
     _published: set[str] = field(default_factory=set)  # namespaces
 
     async def list_children(self, key: str) -> None:

@@ -209,13 +209,15 @@ class DurableExperiment:
         for trial in trials:
             if not trial.ended and trial.attempt:
                 replica.trial_started(self.dirname(trial))
+        # Where files of theirs are not here yet, they are compared when these have arrived.
         behind = self.journaled.ended_lately if replica.snapshot_stored else trials
-        replica.compare_soon(self.dirname(trial) for trial in behind if trial.ended)
+        absent = self.files.absent()
+        replica.compare_soon(self.dirname(trial) for trial in behind if trial.ended and trial.trial_id not in absent)
         for trial in trials:
             if trial.ended and trial.current.released:
                 replica.remove_soon(self.dirname(trial), trial.current.released)
         replica.name_policy_files(self.journaled.policy_files)
-        replica.fetch_soon(self.files.absent(), lambda trial_ids: self._in_loop(self._continue_arrived, trial_ids))
+        replica.fetch_soon(absent, lambda trial_ids: self._in_loop(self._continue_arrived, trial_ids))
         replica.start(
             lambda status: self._in_loop(self._record_replica, status),
             lambda error: self._in_loop(self.fail, error),
@@ -545,8 +547,7 @@ class DurableExperiment:
     def _continue_arrived(self, trial_ids: list[str]) -> None:
         assert self._replica is not None
         if not self._closed:
-            for trial in self.files.arrived(trial_ids):
-                self._replica.copy_soon(self.dirname(trial))
+            self._replica.compare_soon(self.dirname(trial) for trial in self.files.arrived(trial_ids))
 
     def _record_replica(self, status: ReplicaStatus) -> None:
         self._outage = None if status.reachable else status.message

@@ -311,7 +311,7 @@ class JournaledEngine:
             record = decode_record(data)
             actions = self.engine.apply(record.event, record.now, record.choices or Choices())
             self._remember(record.named)
-            self._keep_files(record.event, actions)
+            self._keep_files(record.event, actions, replayed=True)
             self.ended_lately += [action.trial for action in actions if isinstance(action, TrialEnded)]
             count += 1
         return count
@@ -350,7 +350,7 @@ class JournaledEngine:
                 self.files.dirnames[trial_id] = dirname
                 self._dirnames.add(dirname)
 
-    def _keep_files(self, event: AnyEvent, actions: list[Action]) -> None:
+    def _keep_files(self, event: AnyEvent, actions: list[Action], *, replayed: bool = False) -> None:
         if isinstance(event, AttemptStarted):
             trial = self.engine.state.trials.get(event.trial_id)
             if trial is not None and trial.attempt == event.attempt:
@@ -360,7 +360,7 @@ class JournaledEngine:
                 case ResultsApplied(trial=trial, results=results):
                     self.files.append(trial, results)
                 case TrialCreated(trial=trial):
-                    self.files.create(trial)
+                    self.files.create(trial, replayed=replayed)
                 case TrialEnded(trial=trial):
                     if trial.status == ERROR:
                         self.files.failed(trial)

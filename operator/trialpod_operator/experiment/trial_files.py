@@ -6,7 +6,8 @@ They follow from the journal: results go to the journal first and to these files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
 ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before:
 `absent` says which, and `arrived` continues them. Until then what is to be added to them is kept here, and no
-snapshot replaces the records that it follows from.
+snapshot replaces the records that it follows from. Files that the records begin are begun then, too: opening a
+thousand takes longer than replaying what is in them.
 
 Results that cannot be written end no experiment: what is due stays buffered and is retried, a directory that
 was removed is created again, and `warn` is called once per trial.
@@ -82,12 +83,19 @@ class TrialFiles:
         name = self.dirnames.get(trial.trial_id)
         return self._directory / (name or plain_dirname(self._trainable_name, trial))
 
-    def create(self, trial: Trial) -> None:
+    def create(self, trial: Trial, *, replayed: bool = False) -> None:
         """Make the directory of a new trial, with its parameters in it: without them it does not start.
+
+        Args:
+            trial: the new one.
+            replayed: it was new when its record was written.
 
         Raises:
             StorageError: they cannot be written. On a full disk a run so ends before every trial has failed on it.
         """
+        if replayed and self._fetch is not None:
+            self._absent[trial.trial_id] = trial
+            return
         self._open(trial)
         if under_ray():  # there from the start, as in Ray
             path = self.path(trial) / RESULT_FILE
@@ -103,13 +111,16 @@ class TrialFiles:
             StorageError: they cannot be read or written.
         """
         for trial in trials:
-            if self._fetch is not None and self._needed(trial):
+            if self._fetch is not None:
                 self._absent[trial.trial_id] = trial
             else:
                 self._open(trial)
 
     def absent(self) -> dict[str, list[str]]:
-        """Return the files that are to be fetched, of each trial that waits for some: paths in the directory."""
+        """Return the files that are to be fetched, of each trial whose files are not open yet: maybe none.
+
+        They are paths in the directory.
+        """
         return {trial_id: self._needed(trial) for trial_id, trial in self._absent.items()}
 
     def bring(self) -> None:

@@ -52,6 +52,11 @@ class InlineReplica(Replica):
         super().copy_soon(dirname)
         self._arm(0.05)
 
+    def compare_soon(self, dirnames: Any) -> None:
+        super().compare_soon(dirnames)
+        if hasattr(self, "_loop"):
+            self._arm(0.05)
+
     def _arm(self, seconds: float) -> None:
         at = self._loop.time() + seconds
         if self._failures and self._timer is not None:
@@ -111,6 +116,7 @@ class Operator:
         self.service = ReportService(self.controller)
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
+        self.controller.begin_lists([self.watch.listed["pods"]], [self.watch.listed["tunetrials"]])
         queue = self.controller.queue
         queue.jitter = lambda: world.jitter.uniform(0.75, 1.25)
         self.errors: list[BaseException] = []

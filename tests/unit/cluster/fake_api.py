@@ -32,6 +32,9 @@ _PATH = re.compile(
 )
 WATCHED = {"tuneexperiments": "experiment", "tunetrials": "trial", "pods": "pod"}
 COLLECTS_AFTER_S = 0.5
+_LISTED: Object = {}
+"""In the place of an object: a list ends here."""
+
 PAGE = 3
 """Objects on one page of a list, however many were asked for: so there are always several."""
 
@@ -198,7 +201,8 @@ class FakeApi:
         uid = f"uid-{next(self._uids)}"
         metadata.setdefault("name", f"{metadata.get('generateName', '')}{uid}")
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", metadata["name"]), metadata["name"]
-        if metadata["name"] in self.objects[namespace, plural]:
+        objects = self.objects.setdefault((namespace, plural), {})
+        if metadata["name"] in objects:
             raise error(method, path, 409, "AlreadyExists", f"{metadata['name']} already exists")
         metadata |= {"namespace": namespace, "uid": uid, "creationTimestamp": stamp(self.now()), "generation": 1}
         metadata["resourceVersion"] = str(next(self._versions))
@@ -206,7 +210,7 @@ class FakeApi:
         item.pop("status", None)
         if plural == "pods":
             item["status"] = {"phase": "Pending"}
-        self.objects[namespace, plural][metadata["name"]] = item
+        objects[metadata["name"]] = item
         if metadata.get("ownerReferences"):
             asyncio.get_running_loop().call_later(COLLECTS_AFTER_S, self.collect_garbage)
         self._tell("ADDED", item)
@@ -260,9 +264,12 @@ class Watch:
         self.lose: Callable[[str, Object], bool] = lambda kind, item: False
         """Whether the news of an object's deletion gets lost."""
         self.closed = False
+        self.listed = {plural: asyncio.Event() for plural in WATCHED}
+        """By kind: set when everything was shown that was there at the start."""
         api.watches.append(self)
         for plural in WATCHED:
             self.list_again(plural)
+            self._at(plural, 0.0, _LISTED, deleted=False)
 
     def list_again(self, plural: str) -> None:
         """Show everything that is there, as at the start of a watch."""
@@ -274,13 +281,20 @@ class Watch:
     def tell(self, kind: str, plural: str, item: Object) -> None:
         if kind == "DELETED" and self.lose(plural, item):
             return
+        self._at(plural, self._random.uniform(0.0, self._delay_s), item, deleted=kind == "DELETED")
+
+    def _at(self, plural: str, delay_s: float, item: Object, *, deleted: bool) -> None:
         loop = asyncio.get_running_loop()
-        at = max(self._last.get(plural, 0.0), loop.time() + self._random.uniform(0.0, self._delay_s))
+        at = max(self._last.get(plural, 0.0), loop.time() + delay_s)
         self._last[plural] = at + 1e-6
-        loop.call_at(at + 1e-6, self._deliver, plural, item, kind == "DELETED")
+        loop.call_at(at + 1e-6, self._deliver, plural, item, deleted)
 
     def _deliver(self, plural: str, item: Object, deleted: bool) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        if item is _LISTED:
+            self.listed[plural].set()
+        else:
             self._take(WATCHED[plural], item, deleted)
 
     def close(self) -> None:

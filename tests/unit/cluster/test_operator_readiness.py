@@ -158,8 +158,8 @@ def test_attempts_are_accepted_once_pods_are_listed_or_in_time(listed: int, acce
 
     async def scenario() -> None:
         process = OperatorProcess(FakeKube(FakeApi()), OperatorOptions(host="127.0.0.1", report_port=0))
-        process._watches = [SimpleNamespace(listed=asyncio.Event()) for _ in range(2)]  # type: ignore[misc]
-        for watch in process._watches[:listed]:
+        process._pod_watches = [SimpleNamespace(listed=asyncio.Event()) for _ in range(2)]  # type: ignore[misc]
+        for watch in process._pod_watches[:listed]:
             watch.listed.set()
         accepted = []
 

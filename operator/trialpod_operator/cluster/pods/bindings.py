@@ -122,10 +122,6 @@ class PodBindings:
         """Find the pods of the attempts that were in progress."""
         pods = self._pods
         state = pods.durable.engine.state
-        for trial in state.get_trials():
-            item = pods.cache.trial(pods.key, names.trial_name(pods.name, trial.trial_id))
-            if not trial.ended or item is None or (item.get("status") or {}).get("state") != trial.status:
-                pods.changed.add(trial.trial_id)
         for trial in state.running_trials():
             binding = adopt(pods.key, trial, pods.cache, pods.clock())
             pods.bind(binding)
@@ -145,6 +141,14 @@ class PodBindings:
             for binding in pods.bindings.values():
                 if not binding.assigned and not binding.expected_by and pods.own_pod(binding) is None:
                     pods.reuse.take(binding)
+
+    def compare_trials(self) -> None:
+        """Have those TuneTrials written that do not show how their trials ended; to be called once all are known."""
+        pods = self._pods
+        for trial in pods.durable.engine.state.get_trials():
+            item = pods.cache.trial(pods.key, names.trial_name(pods.name, trial.trial_id))
+            if not trial.ended or item is None or (item.get("status") or {}).get("state") != trial.status:
+                pods.changed.add(trial.trial_id)
 
     def _collect_again(self) -> None:
         self._pods.attention.sweep_by(self._pods.clock())

@@ -7,7 +7,7 @@
   takes the place of its next growth. What follows the snapshot is copied after it. So no process's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
-* Many objects of a segment are stored once more as one, a bundle, for those who read them all: a restart. What
+* Many objects of a segment are also stored as one, a bundle, for those who read them all: a restart. What
   counts are the objects; nothing is found out from a bundle.
 * Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
   storage has of it can be distinguished from what another process wrote. It is removed there from here.
@@ -151,7 +151,7 @@ class JournalReplica:
             return self._copy_listed()
 
     def bundle(self) -> None:
-        """Store the latest objects of a segment once more as one, if there are enough of them.
+        """Store the latest objects of a segment as one too, if there are enough of them.
 
         Raises:
             FencedError: another process has continued the journal.

@@ -1,7 +1,7 @@
 """The layout of an experiment's journal in its storage: the names of the objects, and what belongs together.
 
 ``00000003.log/000000004096`` has the bytes of segment 3 from byte 4,096 on; an empty one is a seal, the end of its
-segment. ``00000003.log/bundle-000000000000-000000008192`` has the bytes of many of these objects once more, so that a
+segment. ``00000003.log/bundle-000000000000-000000008192`` has the bytes of many of these objects too, so that a
 reader needs one request for them. ``00000003.snapshot`` is the snapshot before segment 3, whole.
 ``00000002.log.removed`` marks where a segment was removed.
 """
@@ -97,7 +97,7 @@ def piece_key(segment: str, offset: int) -> str:
 
 
 def bundle_key(segment: str, start: int, end: int) -> str:
-    """Return the key of the object that holds a segment's bytes between these once more."""
+    """Return the key of the bundle of a segment's bytes between these."""
     return f"{JOURNAL}/{segment}/bundle-{start:012d}-{end:012d}"
 
 

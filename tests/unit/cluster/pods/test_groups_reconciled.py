@@ -305,6 +305,7 @@ class TestRemedies:
                 (container,) = pods_of(world, rank)[0]["spec"]["containers"]
                 assert container["resources"]["limits"]["memory"] == "2Gi"
             await until(lambda: world.states() == ["TERMINATED"], 600.0)
+            await world.until_over()
             world.check_results()
 
         play(scenario)
