@@ -178,6 +178,7 @@ def plan_from_manifest(
         check_several(scheduler, objectives)
         check_scheduler(scheduler, space, settings.metric, settings.mode if settings.metric else spec.mode)
     search = _searcher(spec, space, seed)
+    total = search.total
     wanted = None if spec.warm_start is None else msgspec.to_builtins(spec.warm_start)
     learned, about_earlier = learn(search, wanted, stored, earlier)
     return ExperimentPlan(
@@ -195,7 +196,7 @@ def plan_from_manifest(
             "name": experiment.name,
             "storage": f"{storage_uri}/{experiment.name}" if storage_uri else "",
             "seed": seed,
-            "total": _total(spec, space),
+            "total": total,
             "firstRung": rung,
             "manifest": msgspec.to_builtins(experiment),
             **({} if learned is None else {WARM_START: learned}),
@@ -406,11 +407,6 @@ def _remote(spec: TuneExperimentSpec, uri: str) -> RemoteStorage:
         create_bucket=storage.create_bucket if storage is not None else False,
     )
     return RemoteStorage(uri=uri, options=options.resolved())
-
-
-def _total(spec: TuneExperimentSpec, space: dict[str, Any]) -> int | None:
-    search = _searcher(spec, space, 0)
-    return search.total
 
 
 def _trainable_name(trainable: TrainableSpec) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
@@ -54,10 +55,16 @@ def prepare(
     if configure is None:
         search.set_num_samples(num_samples)
         return search
-    known = inspect.signature(configure).parameters
+    known = _parameters(getattr(configure, "__func__", None)) or inspect.signature(configure).parameters
     further = {**goal, "seed": seed}
     configure(space, num_samples, **{name: value for name, value in further.items() if name in known})
     return search
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(method: Any) -> Container[str]:
+    """Return the names of a method's parameters, of None none: to find them takes longer than to call it."""
+    return () if method is None else frozenset(inspect.signature(method).parameters)
 
 
 def _set_thresholds(search: Any, objectives: Sequence[Objective]) -> None:

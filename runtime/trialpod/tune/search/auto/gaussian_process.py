@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -52,12 +53,19 @@ class GaussianProcessModel:
         self._most = min(most, _MOST)
         self._points: dict[int, Any] = {}
         self._values: dict[int, Values] = {}
-        self._threads = ThreadpoolController()  # of the libraries that are loaded now, NumPy's among them
 
     def add(self, number: int, values: Values) -> None:
         """Note the point of a trial."""
         self._points[number] = self._row(values)
         self._values[number] = values
+
+    @cached_property
+    def _threads(self) -> ThreadpoolController:
+        """What limits the threads of the libraries that are loaded now, NumPy's among them.
+
+        To look for them takes milliseconds, and most searches that are made only repeat what they know.
+        """
+        return ThreadpoolController()
 
     def propose(self, view: View, seed: int) -> Values:
         """Return the point with the highest expected improvement among some hundred candidates."""
