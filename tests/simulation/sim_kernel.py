@@ -551,9 +551,9 @@ class LockOrder:
         self._held: dict[object, list[SimLock]] = {}
         self._after: defaultdict[str, set[str]] = defaultdict(set)
 
-    def taking(self, lock: SimLock) -> None:
+    def taking(self, lock: SimLock, who: object) -> None:
         """A thread takes a lock, or is about to wait for it."""
-        held = self._held.setdefault(_who(), [])
+        held = self._held.setdefault(who, [])
         for other in held:
             if lock.site not in self._after[other.site]:
                 self._after[other.site].add(lock.site)
@@ -564,14 +564,15 @@ class LockOrder:
                     )
         held.append(lock)
 
-    def released(self, lock: SimLock) -> None:
+    def released(self, lock: SimLock, who: object) -> None:
         """A thread has given a lock back, or up."""
-        who = _who()
-        held = self._held.get(who, [])
+        held = self._held.get(who)
+        if held is None:
+            return
         if lock in held:
             held.remove(lock)
         if not held:
-            self._held.pop(who, None)
+            del self._held[who]
 
     def _leads(self, start: str, end: str) -> bool:
         seen, due = set(), [start]
@@ -583,10 +584,6 @@ class LockOrder:
                 seen.add(site)
                 due += self._after[site]
         return False
-
-
-def _who() -> object:
-    return kernel().current or PROCESS.get()
 
 
 class SimLock:
@@ -635,15 +632,21 @@ class SimLock:
     # Only here it keeps others out for a while; taken and given back by hand it may be one thread's sign to another.
 
     def __enter__(self) -> bool:
-        kernel().locks.taking(self)
+        world = _kernel[0]
+        who = world.current or PROCESS.get()
+        world.locks.taking(self, who)
+        if not self._locked:
+            self._locked = True
+            return True
         try:
             return self.acquire()
         except BaseException:
-            kernel().locks.released(self)
+            world.locks.released(self, who)
             raise
 
     def __exit__(self, *_: object) -> None:
-        kernel().locks.released(self)
+        world = _kernel[0]
+        world.locks.released(self, world.current or PROCESS.get())
         self.release()
 
 

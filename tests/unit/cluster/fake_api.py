@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import functools
 import itertools
 import marshal
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kubernetes.aio.client.models.v1_pod_spec import V1PodSpec
@@ -407,16 +408,17 @@ def _merged(target: Any, patch: Any) -> Any:
 
 def _selected(item: Object, selector: str) -> bool:
     labels = item["metadata"].get("labels") or {}
-    for part in _parts(selector):
+    return all(labels.get(key) in values for key, values in _parts(selector))
+
+
+@functools.lru_cache
+def _parts(selector: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the labels that a selector is about, each with its allowed values."""
+    found = []
+    for part in re.split(r",(?![^(]*\))", selector):
         if among := re.fullmatch(r"(\S+) in \((.*)\)", part):
-            if labels.get(among[1]) not in among[2].split(","):
-                return False
-        else:
+            found.append((among[1], tuple(among[2].split(","))))
+        elif part:
             key, _, value = part.partition("=")
-            if labels.get(key) != value:
-                return False
-    return True
-
-
-def _parts(selector: str) -> Iterable[str]:
-    return [part for part in re.split(r",(?![^(]*\))", selector) if part]
+            found.append((key, (value,)))
+    return tuple(found)

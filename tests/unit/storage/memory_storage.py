@@ -107,8 +107,8 @@ class MemoryStorage(Storage):
         pass
 
     def exists(self, key: str) -> bool:
-        with self._Call(self, "exists", key):
-            return key in self._all() or bool(self._below(key))
+        with self._Call(self, "exists", key), self._lock:
+            return self._full(key) in self.values or bool(self._below(key))
 
     def list(self, prefix: str = "") -> list[str]:
         with self._Call(self, "list", prefix):
@@ -186,12 +186,10 @@ class MemoryStorage(Storage):
             self.values[self._full(key)] = data
             self.sent += len(data)
 
-    def _all(self) -> list[str]:
-        with self._lock:
-            return sorted(key.removeprefix(self._prefix) for key in self.values if key.startswith(self._prefix))
-
     def _below(self, prefix: str) -> list[str]:
-        return [key for key in self._all() if not prefix or key.startswith(f"{prefix}/")]
+        below, start = f"{self._prefix}{prefix}/" if prefix else self._prefix, len(self._prefix)
+        with self._lock:
+            return sorted([key[start:] for key in self.values if key.startswith(below)])
 
 
 def _etag(data: bytes) -> str:
