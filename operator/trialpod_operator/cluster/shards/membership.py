@@ -316,6 +316,9 @@ class Membership:
         if gained:
             logger.info("serving shards %s", ", ".join(map(str, sorted(gained))))
             self._on_gained(gained)
+        if len(self.ownership.serving) == len(shard_map.shards):
+            self._unserved.clear()
+            return
         now = self._monotonic()
         for number, shard in enumerate(shard_map.shards):
             record = records.get(shard.owner)
