@@ -22,7 +22,7 @@ STAMP := .installed
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-gpu test-slow test-cluster cluster-together \
 	cluster-apart cluster-serial test-addons cluster cluster-down cluster-image lint types layers style \
-	format lock bench bench-scale bench-peers chaos-cluster site release sbom soak chaos minio clean bench-quality
+	format lock bench bench-scale bench-peers chaos-cluster site release sbom soak soak-day chaos minio clean bench-quality
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -182,6 +182,9 @@ sbom: $(VENV)/$(STAMP) ## List what an image contains (CycloneDX, versions and l
 
 soak: $(VENV)/$(STAMP) ## Simulate the whole system with new faults for SOAK_MINUTES=30; SOAK_SEED=n replays one
 	@PYTHONHASHSEED=0 $(BIN)/python tests/simulation/soak.py
+
+soak-day: $(VENV)/$(STAMP) ## Simulate HOURS=24 with SIZE=500 running trials: does anything grow? DAY_MINUTES=n ends it after that long
+	@HOURS=$(HOURS) SIZE=$(SIZE) PYTHONHASHSEED=0 $(BIN)/python tests/simulation/soak_day.py
 
 chaos: $(VENV)/$(STAMP) ## Kill, stop and cut off real processes for CHAOS_MINUTES=10 of new plans; CHAOS_SEED=n repeats one
 	@tools/build_minio >/dev/null

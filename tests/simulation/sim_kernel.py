@@ -252,17 +252,20 @@ class Process:
         self.on_death: Callable[[], None] = lambda: None
         self.session: Any = None
         self.hostname = name
-        self._when_gone: list[Callable[[], None]] = []
+        self._when_gone: dict[int, Callable[[], None]] = {}
+        self._asked = itertools.count()
         kernel.processes.append(self)
 
-    def on_kill_do(self, callback: Callable[[], None]) -> None:
-        """Have something done when the process is gone, however that comes."""
-        self._when_gone.append(callback)
+    def on_kill_do(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have something done when the process is gone, however that comes; return what takes that back."""
+        number = next(self._asked)
+        self._when_gone[number] = callback
+        return lambda: self._when_gone.pop(number, None) and None
 
     def ended(self) -> None:
         """Tell those who wait for something of it."""
-        waiting, self._when_gone = self._when_gone, []
-        for callback in waiting:
+        waiting, self._when_gone = self._when_gone, {}
+        for callback in waiting.values():
             callback()
 
     def tasks_done(self, task: asyncio.Task[Any]) -> None:
@@ -302,6 +305,14 @@ class Process:
         if self.kernel.current is not None and self.kernel.current.process is self:
             self.kernel.hub.switch()
             raise WorldOver
+
+    def strip(self) -> None:
+        """Keep only what tells who it was: the oracles may ask for long."""
+        kept = {name: getattr(self, name) for name in ("name", "hostname", "kernel", "killed_at", "offset_s")}
+        self.__dict__.clear()
+        self.__dict__.update(kept, alive=False, stopped=False, countdown=None, tasks={}, threads={}, backlog=deque())
+        self.context = contextvars.Context()
+        self.context.run(PROCESS.set, self)
 
     def stop(self) -> None:
         """SIGSTOP."""
@@ -434,7 +445,23 @@ class Kernel:
     def close(self) -> None:
         """Close what still waits."""
         self.over = self.loop.over = True
-        for process in self.processes:
+        self._close(self.processes)
+
+    def reap(self) -> list[Process]:
+        """Close what waits in dead processes, and forget them; return them."""
+        dead = [process for process in self.processes if not process.alive]
+        self.processes = [process for process in self.processes if process.alive]
+        self.over = self.loop.over = True  # what they do on their way out has no effects
+        try:
+            self._close(dead)
+        finally:
+            self.over = self.loop.over = False
+        for process in dead:
+            process.strip()
+        return dead
+
+    def _close(self, processes: Iterable[Process]) -> None:
+        for process in processes:
             process.alive = False
             for task in list(process.tasks):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]

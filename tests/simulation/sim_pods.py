@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from fake_api import Object
@@ -65,7 +65,7 @@ class Network:
 
     def break_off(self, call: Call) -> None:
         """The caller is gone, or waits no more: the server learns of it where the network brings it."""
-        call.over = True
+        call.close()
         if call.caller.pod_uid not in self.cut:
             self.world.after(HOP_S, call.hang_up)
 
@@ -100,12 +100,20 @@ class Call:
         self.heard_s = now
         self.handlers: list[tuple[Process, asyncio.Future[Any]]] = []
         self.hung_up = False
+        self.forget: list[Callable[[], None]] = []
 
     def end(self, answer: tuple[int, bytes] | None, refused: str = "") -> None:
         if not self.over:
-            self.over = True
+            self.close()
             self.answer, self.refused = answer, refused
             kernel().unpark(self.thread)
+
+    def close(self) -> None:
+        """Nobody waits for it any more: no process's end concerns it."""
+        self.over = True
+        forget, self.forget = self.forget, []
+        for each in forget:
+            each()
 
     def hang_up(self) -> None:
         """Its connection is closed, by whichever side: who works on it is told when that process can be."""
@@ -138,14 +146,14 @@ class SimConnection:
         assert thread is not None
         call = Call(thread, self.caller, kernel().now, self._target)
         label = f"{self.process.name} {path.rpartition('/')[2]}"
-        self.process.on_kill_do(lambda: call.over or network.break_off(call))
+        call.forget.append(self.process.on_kill_do(lambda: call.over or network.break_off(call)))
         if path.endswith("/report"):
             world.pods.record_sent(self.process, body)
         world.env(network_send, network, call, path, body, self.caller, label)
         until = kernel().now + (timeout_s or TIMEOUT_S)
         while not call.over and kernel().now < (patient_until := min(until, call.heard_s + SILENCE_S)):
             kernel().park(patient_until - kernel().now)
-        call.over = True
+        call.close()
         self.process.point("after a call")
         if call.answer is None:
             world.env(network.break_off, call)
@@ -221,7 +229,11 @@ def network_deliver(
             call.handlers.append((operator.process, task))
             operator.process.call(give_sign, after_s=WORKING_S)
 
-    operator.process.on_kill_do(lambda: world.after(HOP_S, call.end, None, "connection reset"))
+    reset = operator.process.on_kill_do(lambda: world.after(HOP_S, call.end, None, "connection reset"))
+    if call.over:
+        reset()
+    else:
+        call.forget.append(reset)
     operator.process.call(handle)
 
 

@@ -79,6 +79,8 @@ class ObjectCache:
                 self._stops.setdefault(key, {})[name] = str(spec.get("trialId"))
             elif key in self._stops:
                 self._stops[key].pop(name, None)
+                if not self._stops[key]:
+                    del self._stops[key]
         return key
 
     def _shown_before(self, trial: Mapping[str, Any]) -> str | None:
@@ -108,6 +110,8 @@ class ObjectCache:
             (names.discard if deleted else names.add)(lean["metadata"]["name"])
             if not names:
                 del self._of_object[key][name]
+                if not self._of_object[key]:
+                    del self._of_object[key]
             if key in self._composers:
                 self._composers[key](name)
         return key
