@@ -41,8 +41,8 @@ STEP_S = 300.0
 """A trial takes six such steps, half an hour: in a quarter of that, a day would have four times the trials."""
 TTL_S = 3600
 """A finished experiment is deleted after this long."""
-SETTLED_S = 40.0
-"""What an experiment has written is judged so long after its end."""
+JUDGE_DELAY_S = 40.0
+"""Delay from the end of an experiment until what it has written is judged."""
 OVER_WITHIN_S = 4 * 3600.0
 SAMPLE_S = 600.0
 COLLECT_S = 60.0
@@ -238,11 +238,11 @@ class DayWorld(SimWorld):
                 await asyncio.sleep(5.0)
                 if self.loop.time() - began > OVER_WITHIN_S:
                     raise Violation(f"liveness: not over after {OVER_WITHIN_S:.0f} s: {experiment.why()}")
-            self._tasks.add(asyncio.ensure_future(self._put_away(experiment)))
+            self._tasks.add(asyncio.ensure_future(self._retire(experiment)))
 
-    async def _put_away(self, experiment: Hosted) -> None:
+    async def _retire(self, experiment: Hosted) -> None:
         """Judge an experiment that is over, see it go, and remove what it was told to leave."""
-        await asyncio.sleep(SETTLED_S)
+        await asyncio.sleep(JUDGE_DELAY_S)
         if not experiment.deleted:
             self.judge(experiment)
         began = self.loop.time()

@@ -145,8 +145,8 @@ class Level:
     level: bool
 
 
-def levels(samples: Sequence[Sample]) -> list[Level]:
-    """Return of each figure whether it levels out.
+def levels(samples: Sequence[Sample], more: float = MORE) -> list[Level]:
+    """Return of each figure whether it levels out: `more` times the earlier median, at most.
 
     Raises:
         ValueError: there are too few samples.
@@ -161,16 +161,16 @@ def levels(samples: Sequence[Sample]) -> list[Level]:
     for name, (_, _, _, slack) in FIGURES.items():
         before, after = (statistics.median(getattr(each, name) for each in part) for part in (earlier, later))
         highest = max(getattr(each, name) for each in samples)
-        found.append(Level(name, before, after, highest, after <= before * MORE + slack))
+        found.append(Level(name, before, after, highest, after <= before * more + slack))
     return found
 
 
-def growing(samples: Sequence[Sample]) -> list[str]:
+def growing(samples: Sequence[Sample], more: float = MORE) -> list[str]:
     """Return what does not level out, in words."""
     return [
         f"{FIGURES[each.name][0]}: {_shown(each.name, each.earlier)} from the sixth to the half of the time, "
         f"{_shown(each.name, each.later)} in its last third"
-        for each in levels(samples)
+        for each in levels(samples, more)
         if not each.level
     ]
 

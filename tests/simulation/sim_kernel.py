@@ -470,6 +470,7 @@ class Kernel:
             for thread in list(process.threads):
                 if thread.begun and not thread.greenlet.dead:
                     thread.greenlet.throw(WorldOver)
+                self.locks.forget(thread)
             process.threads.clear()
 
     def serial(self) -> int:
@@ -600,6 +601,10 @@ class LockOrder:
             held.remove(lock)
         if not held:
             del self._held[who]
+
+    def forget(self, who: object) -> None:
+        """A thread is no more, wherever it was."""
+        self._held.pop(who, None)
 
     def _leads(self, start: str, end: str) -> bool:
         seen, due = set(), [start]

@@ -4,6 +4,7 @@
     make soak-day HOURS=2 SIZE=50          less of both
     make soak-day DAY_SEED=7               other faults
     make soak-day DAY_MINUTES=20           as many hours as it gets through in 20 minutes of this machine's time
+    make soak-day HOURS=6 DAY_STEP_S=75 DAY_TTL_S=900     short trials for a short day: else it only warms up
     make soak-day DAY_IMAGE=docs/images/soak-day.svg
     tests/simulation/soak_day.py build/soak-day/samples.jsonl IMAGE    the table and graph of an earlier run
 
@@ -24,10 +25,10 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(HERE.parents[0] / "unit" / part) for part in ("cluster", "storage"))]
 
 import sim_day_samples as samples_module  # noqa: E402
-from sim_day import Day, DayWorld, simulate_day  # noqa: E402
+from sim_day import LANES, STEP_S, TTL_S, Day, DayWorld, simulate_day  # noqa: E402
 from sim_day_samples import Sample  # noqa: E402
 
-FOLDER = HERE.parents[1] / "build" / "soak-day"
+FOLDER = Path(os.environ.get("DAY_FOLDER") or HERE.parents[1] / "build" / "soak-day")
 
 
 def main() -> int:
@@ -56,6 +57,9 @@ def main() -> int:
             running=int(given("SIZE") or 500),
             operators=int(given("DAY_OPERATORS") or 2),
             seed=int(given("DAY_SEED") or 1),
+            lanes=int(given("DAY_LANES") or LANES),
+            step_s=float(given("DAY_STEP_S") or STEP_S),
+            ttl_s=int(given("DAY_TTL_S") or TTL_S),
             on_sample=on_sample,
         )
         outcome, world = simulate_day(day)
