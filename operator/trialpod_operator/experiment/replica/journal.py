@@ -20,6 +20,7 @@ import logging
 import os
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,7 @@ class JournalReplica:
         self._snapshots: set[str] = set()  # in the storage
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
         self._bundled: dict[str, tuple[int, int]] = {}  # segment file -> end of its bundles, objects in them
+        self._replaced: deque[str] = deque()  # segments and snapshots to remove; appended to under the lock
         self._sealed_to = 0  # the snapshot that a sealed journal continues with
         self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
@@ -199,6 +201,7 @@ class JournalReplica:
             self._snapshots = set(pieces.snapshots)
             self._pieces = {name: len(found) for name, found in pieces.segments.items()}
             self._bundled = {name: pieces.bundled(name) for name in pieces.segments}
+            self._replaced = deque(pieces.replaced)
             self._sealed_to = number_of(newest) + 1 if newest in seals else 0
 
     def _copy_listed(self) -> None:
@@ -314,16 +317,36 @@ class JournalReplica:
 
     def _forget_before(self, snapshot: str) -> None:
         number = number_of(snapshot)
-        for name in [name for name in self._snapshots if number_of(name) < number]:
-            self._storage.delete(f"{JOURNAL}/{name}")
+        for name in [name for name in (*self._snapshots, *self._sent) if number_of(name) < number]:
+            self._replaced.append(name)
             self._snapshots.discard(name)
-        for name in [name for name in self._sent if number_of(name) < number]:
-            self._late.write_soon(f"{JOURNAL}/{name}{REMOVED}")
-            self._storage.write(f"{JOURNAL}/{name}{REMOVED}", b"")
-            self._storage.delete_tree(f"{JOURNAL}/{name}")
-            del self._sent[name]
-            self._pieces.pop(name, None)
-            self._bundled.pop(name, None)
+            for known in (self._sent, self._pieces, self._bundled):
+                known.pop(name, None)
+
+    def remove_replaced(self) -> None:
+        """Remove what a stored snapshot has replaced from the storage; for one thread.
+
+        Not while copying: a segment of 2,000 objects takes seconds, and records would wait for it. Only where the
+        snapshot still is: what is in a place that was emptied may be another experiment's.
+
+        Raises:
+            StorageError: the storage cannot be written; the rest is removed by the next call.
+        """
+        if not self._replaced:
+            return
+        with self._lock:
+            latest = max(self._snapshots)
+        if not self._storage.exists(f"{JOURNAL}/{latest}"):
+            return
+        while self._replaced:
+            name = self._replaced[0]
+            if SNAPSHOT.fullmatch(name):
+                self._storage.delete(f"{JOURNAL}/{name}")
+            else:
+                self._late.write_soon(f"{JOURNAL}/{name}{REMOVED}")
+                self._storage.write(f"{JOURNAL}/{name}{REMOVED}", b"")
+                self._storage.delete_tree(f"{JOURNAL}/{name}")
+            self._replaced.popleft()
 
     def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
         """Refuse when the same stretch of the journal has different bytes here and there."""

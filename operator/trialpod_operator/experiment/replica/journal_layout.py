@@ -34,6 +34,7 @@ class Pieces:
         snapshots: file names, oldest first; only the latest where there are several.
         segments: the bytes of each object, by its offset, by the segment's file name.
         bundles: where each bundle ends, by where it begins, by the same.
+        replaced: the file names of older snapshots and segments, which the latest snapshot has replaced.
     """
 
     def __init__(self, objects: Mapping[str, int]) -> None:
@@ -49,11 +50,14 @@ class Pieces:
                 self.segments.setdefault(name, {})[int(offset)] = objects[key]
             elif not offset and SNAPSHOT.fullmatch(name):
                 self.snapshots.append(name)
+        self.replaced: list[str] = []
         if self.snapshots:
             # Older ones are about to be removed, perhaps by a process that died before it got to it.
             number = number_of(self.snapshots[-1])
+            older = {name for name in self.segments if number_of(name) < number}
+            self.replaced = [*self.snapshots[:-1], *sorted(older)]
             self.snapshots = self.snapshots[-1:]
-            self.segments = {name: each for name, each in self.segments.items() if number_of(name) >= number}
+            self.segments = {name: each for name, each in self.segments.items() if name not in older}
 
     def sizes(self) -> dict[str, int]:
         """Return how long each segment is."""

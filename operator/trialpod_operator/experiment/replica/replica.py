@@ -23,6 +23,7 @@ Background threads do the copying; `Replica`'s public methods may be called from
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -378,6 +379,9 @@ class Replica:
             self._journal_complete.wait()
             if self._given_up or self._broken is not None:
                 self._late.leave_none()
+            else:
+                with contextlib.suppress(StorageError):  # then the next process removes it
+                    self._journal.remove_replaced()
             self._ended_copying = True
             self._tell_end()
 
@@ -441,6 +445,7 @@ class Replica:
         """
         self._copy_files(everything=everything, journal_too=True)
         self._journal.bundle()
+        self._journal.remove_replaced()
 
     def _commit(self, *, everything: bool) -> None:
         """Copy the journal and tell how far; `everything` changes nothing here."""
@@ -480,6 +485,7 @@ class Replica:
                 self._record_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
+        self._journal.remove_replaced()
         if not everything:
             self._fetch_some()
 

@@ -163,6 +163,40 @@ def test_a_snapshot_replaces_the_pieces_before_it(
     assert sorted(names) == ["000000000000", "00000001.log.removed", "00000002.snapshot"]
 
 
+def test_next_process_removes_what_a_snapshot_replaced(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    killed = Replica(tmp_path / "here", storage)
+    journal.append(b"one")
+    killed.copy()
+    journal.write_snapshot(b"after one")
+    killed._journal.copy()
+    names = [key.rpartition("journal/")[2] for key in stored_journal(storage)]
+    assert "00000001.log/000000000000" in names, "it is removed later than the snapshot is stored"
+
+    again = Replica(tmp_path / "there", storage)
+    again.pull()
+    again.copy()
+    names = [key.rpartition("journal/")[2] for key in stored_journal(storage)]
+    assert names == ["00000001.log.removed", "00000002.log/000000000000", "00000002.snapshot"]
+
+
+def test_nothing_is_removed_from_a_place_that_was_emptied(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    journal.append(b"one")
+    replica.copy()
+    journal.write_snapshot(b"after one")
+    replica._journal.copy()
+    for key in storage.list():
+        storage.delete(key)
+    another = journal_of(tmp_path / "another")
+    another.append(b"of another experiment")
+    Replica(tmp_path / "another", storage).copy()
+    replica._journal.remove_replaced()
+    Replica(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (None, [b"of another experiment"])
+
+
 class Read(DirectoryStorage):
     """Notes what is read of journals."""
 
