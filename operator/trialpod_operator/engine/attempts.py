@@ -62,13 +62,13 @@ class Attempts:
         if trial is not None:
             self._results.add_checkpoints(trial, event.committed)
             released = [name for name in event.unneeded if (trial.trial_id, name) not in self._state.pins]
-            trial.release_checkpoints(released, event.deleted)
+            self._state.release_checkpoints(trial, released, event.deleted)
 
     def checkpoint_damaged(self, event: CheckpointDamaged) -> None:
         """Forget a checkpoint that cannot be restored any more."""
         trial = self._state.trials.get(event.trial_id)
         if trial is not None:
-            trial.remove_checkpoints({event.name})
+            self._state.remove_checkpoints(trial, {event.name})
             self._actions.add(
                 Warned(f"checkpoint {event.name} of trial {trial.trial_id} is missing or damaged", trial)
             )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialView
+from trialpod.tune.schedulers.waiting_trials import Waiting
 from trialpod_operator.engine import exploits
 from trialpod_operator.engine.choices import Change, Command
 from trialpod_operator.engine.state import State
@@ -87,6 +88,24 @@ class Controller:
         """Return the paused trials that the budget lets run on, first come first; `where` leaves out others."""
         paused: Iterable[Trial] = self._state.paused.values()
         return filter(self.admits, paused if where is None else filter(where, paused))
+
+    def waiting_changes(self, reader: object) -> tuple[bool, list[Waiting]]:
+        """Return which trials changed their queue, or got or lost their checkpoint, since the reader last asked.
+
+        Returns:
+            True and all trials that wait when it asks for the first time, else False and those that changed.
+        """
+        state = self._state
+        changed = state.changes.take(reader)
+        if changed is None:
+            return True, [self._waiting(trial) for trial in (*state.pending.values(), *state.paused.values())]
+        return False, [self._waiting(trial) for trial in changed]
+
+    def _waiting(self, trial: Trial) -> Waiting:
+        number = self._state.changes.pauses.get(trial.trial_id)
+        if number is not None:
+            return Waiting(trial, "paused", number)
+        return Waiting(trial, "pending" if trial.trial_id in self._state.pending else "")
 
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation."""

@@ -7,10 +7,12 @@ Every trial that has not ended is in exactly one queue: `running`, `paused`, `pe
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -221,6 +223,42 @@ class InUse:
                 del self._exact[name], self.amounts[name], self.since[name]
 
 
+class Changes:
+    """Which trials changed their queue, or may have got or lost their checkpoint, since each reader last asked.
+
+    Nothing is kept while nobody asks.
+
+    Attributes:
+        pauses: the paused trials, numbered in the order in which they paused.
+    """
+
+    def __init__(self) -> None:
+        self.pauses: dict[str, int] = {}
+        self._count = 0
+        self._readers: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
+
+    def note(self, trial: Trial) -> None:
+        """The trial changes."""
+        if self._readers:
+            for changed in self._readers.values():
+                changed[trial.trial_id] = trial
+
+    def begin_pause(self, trial: Trial) -> None:
+        """The trial is the last one in the queue of paused ones."""
+        self._count += 1
+        self.pauses[trial.trial_id] = self._count
+
+    def end_pause(self, trial: Trial) -> None:
+        """The trial leaves it."""
+        self.pauses.pop(trial.trial_id, None)
+
+    def take(self, reader: object) -> list[Trial] | None:
+        """Return what changed since this reader last asked; None when it has never asked."""
+        changed = self._readers.get(reader)
+        self._readers[reader] = {}
+        return None if changed is None else [*changed.values()]
+
+
 class State:
     """Trials with their queues, and the experiment's own fields."""
 
@@ -239,8 +277,11 @@ class State:
         self.counts: dict[str, int] = {}
         self.pins: Counter[tuple[str, str]] = Counter()  # (trial_id, name): checkpoints that others start from
         self.standings = Standings()
+        self.changes = Changes()
         self.in_use: InUse | None = None  # what running attempts have; None until `accounting` needs it
         self._ordered: list[Trial] = []
+        self._running_by_index: dict[int, Trial] = {}
+        self._running_indexes: list[int] = []  # its keys, sorted
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
 
     @property
@@ -267,7 +308,7 @@ class State:
 
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation, whatever the order in which they started."""
-        return sorted(self.running.values(), key=lambda trial: trial.index)
+        return [*map(self._running_by_index.__getitem__, self._running_indexes)]
 
     def current_trial(self, trial_id: str, attempt: int) -> Trial | None:
         """Return the trial if this is its latest attempt and has not ended."""
@@ -292,6 +333,7 @@ class State:
         self.trials[trial.trial_id] = trial
         self._ordered.append(trial)
         self.pending[trial.trial_id] = trial
+        self.changes.note(trial)
         self.counts[PENDING] = self.counts.get(PENDING, 0) + 1
         self.standings.add(trial)
 
@@ -299,11 +341,15 @@ class State:
         """Change a trial's status, and with it the queue that it is in."""
         trial_id = trial.trial_id
         self.budget.change()
+        self.changes.note(trial)
         if trial.status == RUNNING:
-            self.running.pop(trial_id, None)
+            if self.running.pop(trial_id, None) is not None:
+                del self._running_by_index[trial.index]
+                del self._running_indexes[bisect_left(self._running_indexes, trial.index)]
             self.standings.starting.discard(trial_id)
         elif trial.status == PAUSED:
             self.paused.pop(trial_id, None)
+            self.changes.end_pause(trial)
         elif trial.status == PENDING and self.pending.pop(trial_id, None) is None:
             self.delayed.pop(trial_id, None)
         self.counts[trial.status] -= 1
@@ -316,8 +362,9 @@ class State:
                 self.pending[trial_id] = trial
         elif status == PAUSED:
             self.paused[trial_id] = trial
+            self.changes.begin_pause(trial)
         elif status == RUNNING:
-            self.running[trial_id] = trial
+            self._add_running(trial)
             self.standings.starting.add(trial_id)
         else:
             self.standings.ended(trial)
@@ -330,6 +377,7 @@ class State:
             if trial is not None and trial.retry_at == retry_at:
                 del self.delayed[trial_id]
                 self.pending[trial_id] = trial
+                self.changes.note(trial)
 
     def next_due(self) -> float | None:
         """Return when the next delayed trial may start, in seconds since the epoch."""
@@ -368,7 +416,7 @@ class State:
             self._set_exploit(trial, None, None)
             holder = self.trials.get(active.start.trial_id)
             if holder is not None:
-                holder.remove_checkpoints({active.start.checkpoint.name})
+                self.remove_checkpoints(holder, {active.start.checkpoint.name})
         return active
 
     def end_exploit(self, trial: Trial) -> None:
@@ -384,6 +432,7 @@ class State:
         self._pin(trial, -1)
         trial.pending_exploit, trial.active_exploit = pending, active
         self._pin(trial, +1)
+        self.changes.note(trial)
 
     # -- transitions: the experiment ----------------------------------------------------------------------------
 
@@ -402,6 +451,7 @@ class State:
         self.standings.failures -= trial.failures
         before = trial.max_iteration
         trial.reopen(from_scratch=from_scratch)
+        self.changes.note(trial)
         self.standings.progressed(trial, before)
 
     def record_value(self, trial: Trial, number: float, iteration: int | None) -> None:
@@ -419,10 +469,23 @@ class State:
 
     def add_checkpoints(self, trial: Trial, committed: list[CheckpointInfo]) -> bool:
         """Add checkpoints that the trial's attempt committed; return whether any is new."""
-        before = trial.max_iteration
+        before, bare = trial.max_iteration, not trial.checkpoints
         new = trial.add_checkpoints(committed, self.clock.now)
+        if new and bare:
+            self.changes.note(trial)
         self.standings.progressed(trial, before)
         return new
+
+    def remove_checkpoints(self, trial: Trial, names: Collection[str]) -> None:
+        """Forget checkpoints of the trial that are deleted, or may be."""
+        trial.remove_checkpoints(names)
+        self.changes.note(trial)
+
+    def release_checkpoints(self, trial: Trial, released: list[str], deleted: list[str]) -> None:
+        """Let the trial's attempt delete some checkpoints, and forget those that it has deleted."""
+        trial.release_checkpoints(released, deleted)
+        if not trial.checkpoints:
+            self.changes.note(trial)
 
     def record_point(self, trial: Trial, point: list[float]) -> None:
         """Store a trial's values of all objectives."""
@@ -530,16 +593,22 @@ class State:
             self._ordered.append(trial)
             self.counts[trial.status] = self.counts.get(trial.status, 0) + 1
             if trial.status == RUNNING:
-                self.running[trial.trial_id] = trial
+                self._add_running(trial)
             self.standings.add(trial)
             self._pin(trial, +1)
         pending, delayed, paused = queues
         self.pending = {trial_id: self.trials[trial_id] for trial_id in pending}
         self.paused = {trial_id: self.trials[trial_id] for trial_id in paused}
+        for trial in self.paused.values():
+            self.changes.begin_pause(trial)
         for trial_id in delayed:
             self._delay(self.trials[trial_id])
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _add_running(self, trial: Trial) -> None:
+        self.running[trial.trial_id] = self._running_by_index[trial.index] = trial
+        insort(self._running_indexes, trial.index)
 
     def _pin(self, trial: Trial, count: int) -> None:
         pending, active = trial.pending_exploit, trial.active_exploit

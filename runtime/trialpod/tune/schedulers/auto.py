@@ -42,6 +42,7 @@ from trialpod.tune.schedulers.metric_scheduler import (
 )
 from trialpod.tune.schedulers.rung_evidence import Evidence, evidence
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
+from trialpod.tune.schedulers.waiting_trials import Waiting, WaitingTrials, remove
 
 _SECONDS = "time_total_s"
 _ITERATIONS = "training_iteration"
@@ -139,6 +140,7 @@ class AutoScheduler(MetricScheduler):
         self._milestones = _milestones(time_attr, max_t, grace_period, reduction_factor)
         self._rungs = [_Rung() for _ in self._milestones]
         self._trials: dict[str, _Place] = {}
+        self._below = WaitingTrials(self._turn_below)
         self._first = 0  # the first rung that counts
         self._examined = calibration == 0  # whether the first rung was found to predict the next
         self._skipped: list[dict[str, Any]] = []  # the evidence for each rung that is skipped
@@ -318,6 +320,7 @@ class AutoScheduler(MetricScheduler):
         for trial_id, place in self._trials.items():
             if place.waiting >= 0:
                 self._rungs[place.waiting].wait(place.number, trial_id)
+        self._below = WaitingTrials(self._turn_below)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -349,6 +352,7 @@ class AutoScheduler(MetricScheduler):
             return self.STOP
         place.waiting = number
         rung.wait(place.number, trial_id)
+        self._below.touch(trial_id)
         return self.PAUSE
 
     def _time_of(self, place: _Place, result: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -396,6 +400,8 @@ class AutoScheduler(MetricScheduler):
     def _skip(self, found: Evidence) -> None:
         at, then = self._milestones[self._first], self._milestones[self._first + 1]
         self._skipped.append({"rung": at, "next": then, **found.as_data()})
+        for _, _, trial_id in self._rungs[self._first].waiting:
+            self._below.touch(trial_id)
         self._first += 1
 
     @property
@@ -414,8 +420,12 @@ class AutoScheduler(MetricScheduler):
 
     def _below_first(self, controller: ControllerView) -> TrialView | None:
         """Return the oldest trial that is paused at a rung that is skipped, or at none."""
-        places, first = self._trials, self._first
-        return next(iter(controller.paused_trials(lambda trial: places[trial.trial_id].waiting < first)), None)
+        self._below.refresh(controller)
+        return self._below.first(controller)
+
+    def _turn_below(self, waiting: Waiting) -> tuple[int] | None:
+        below = waiting.queue == "paused" and self._trials[waiting.trial.trial_id].waiting < self._first
+        return (waiting.number,) if below else None
 
     def _best_waiting(self, controller: ControllerView) -> TrialView | None:
         """Return the best paused trial of the highest rung."""
@@ -456,6 +466,7 @@ class AutoScheduler(MetricScheduler):
         if place.waiting >= 0:
             self._rungs[place.waiting].run_on(place.number, trial_id)
             place.waiting = -1
+            self._below.touch(trial_id)
 
 
 class _Place:
@@ -499,7 +510,7 @@ class _Rung:
 
     def run_on(self, number: int, trial_id: str) -> None:
         """A trial waits no more."""
-        del self.waiting[bisect_left(self.waiting, self._entry(number, trial_id))]
+        remove(self.waiting, self._entry(number, trial_id))
 
     def rank(self, number: int, trial_id: str) -> int:
         """Return the rank of a trial among those that reached the rung, 1 being the best."""

@@ -34,6 +34,7 @@ from trialpod.tune.schedulers.metric_scheduler import (
     encoded,
 )
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
+from trialpod.tune.schedulers.waiting_trials import Waiting, WaitingTrials
 
 
 @algorithm("hyperband")
@@ -92,6 +93,9 @@ class HyperBandScheduler(MetricScheduler):
         self._levels = [s for s in range(levels) if int(max_t / reduction_factor**s + 1e-9) >= 1]
         self._level_count = levels
         self._brackets: list[Bracket] = []
+        self._changed: set[int] = set()  # brackets whose trials changed since the latest choice
+        self._complete: set[int] = set()  # those of the others all of whose trials wait for a comparison
+        self._waiting = WaitingTrials(self._turn)
         self._place: dict[str, int] = {}  # trial_id -> number of its bracket
         self._num_stopped = 0
 
@@ -103,12 +107,15 @@ class HyperBandScheduler(MetricScheduler):
             return
         if trial.trial_id in self._place:
             member = self._member(trial)
-            member.state, member.seen = RUNNING, False
+            member.seen = False
+            self._set(trial.trial_id, RUNNING)
             return
         if not self._brackets or self._brackets[-1].full:
             self._brackets.append(self._new_bracket(len(self._brackets)))
-        self._brackets[-1].members[trial.trial_id] = Member()
+        member = self._brackets[-1].members[trial.trial_id] = Member()
+        member.number = len(self._brackets[-1].members)
         self._place[trial.trial_id] = len(self._brackets) - 1
+        self._set(trial.trial_id, RUNNING)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         """Return CONTINUE below the milestone; there PAUSE, or what the comparison says when all have arrived."""
@@ -119,19 +126,19 @@ class HyperBandScheduler(MetricScheduler):
         if time is None or value is None:
             return self.CONTINUE
         bracket.record(member, time, value)
-        member.state = RUNNING
+        self._set(trial.trial_id, RUNNING)
         if time < bracket.milestone or (bracket.last_rung and not self._stop_last_trials):
             return self.CONTINUE
-        member.state = WAITING
+        self._set(trial.trial_id, WAITING)
         if bracket.last_rung:
-            member.state = LEFT
+            self._set(trial.trial_id, LEFT)
             self._num_stopped += 1
             self._explain("max_t", time, value, bracket=self._place[trial.trial_id], max_t=self._max_t)
             return self.STOP
         if bracket.full and bracket.all_wait():
             self._cut_down(tune_controller, bracket, current=trial.trial_id)
         if member.state == READY:
-            member.state = RUNNING
+            self._set(trial.trial_id, RUNNING)
             return self.CONTINUE
         if member.state == WAITING:
             self._explain("rung", time, value, bracket=self._place[trial.trial_id], rung=bracket.milestone)
@@ -164,14 +171,10 @@ class HyperBandScheduler(MetricScheduler):
         """Return a pending trial or one that passed a rung, from the bracket that is least complete."""
         if self._ray is not None:
             return self._chosen(self._ray, tune_controller)
-        for bracket in self._brackets:
-            if bracket.full and bracket.all_wait():
-                self._cut_down(tune_controller, bracket)
+        self._cut_down_complete(tune_controller, only_full=True)
         chosen = self._next_ready(tune_controller)
         if chosen is None and self._no_trial_joins(tune_controller):
-            for bracket in self._brackets:
-                if bracket.all_wait():
-                    self._cut_down(tune_controller, bracket)
+            self._cut_down_complete(tune_controller, only_full=False)
             chosen = self._next_ready(tune_controller)
         return chosen
 
@@ -230,6 +233,8 @@ class HyperBandScheduler(MetricScheduler):
         self._place = {
             trial_id: number for number, bracket in enumerate(self._brackets) for trial_id in bracket.members
         }
+        self._changed, self._complete = set(range(len(self._brackets))), set()
+        self._waiting = WaitingTrials(self._turn)
 
     # -- as Ray decides -------------------------------------------------------------------------------------------
 
@@ -258,12 +263,10 @@ class HyperBandScheduler(MetricScheduler):
             self._stop_others(controller, *ray.leave(trial.trial_id))
 
     def _chosen(self, ray: RayHyperBand, controller: ControllerView) -> TrialView | None:
-        pending = {trial.trial_id for trial in controller.pending_trials()}
-        startable = pending | {trial.trial_id for trial in controller.paused_trials()}
         runs = next(iter(controller.running_trials()), None) is not None
-        chosen, others, evidence = ray.choose(startable, runs)
+        chosen, others, evidence = ray.choose(controller, runs)
         self._stop_others(controller, others, evidence)
-        return None if chosen is None else controller.get_trial(chosen)
+        return chosen
 
     def _stop_others(self, controller: ControllerView, trial_ids: list[str], evidence: dict[str, Any]) -> None:
         for trial_id in trial_ids:
@@ -307,7 +310,22 @@ class HyperBandScheduler(MetricScheduler):
 
     def _leave(self, trial: TrialView) -> None:
         if trial.trial_id in self._place:
-            self._member(trial).state = LEFT
+            self._set(trial.trial_id, LEFT)
+
+    def _set(self, trial_id: str, state: str) -> None:
+        number = self._place[trial_id]
+        self._brackets[number].members[trial_id].state = state
+        self._changed.add(number)
+        self._waiting.touch(trial_id)
+
+    def _cut_down_complete(self, tune_controller: ControllerView, *, only_full: bool) -> None:
+        """Cut down the brackets all of whose trials wait."""
+        for number in self._changed:
+            (self._complete.add if self._brackets[number].all_wait() else self._complete.discard)(number)
+        self._changed.clear()
+        for number in sorted(self._complete):
+            if self._brackets[number].full or not only_full:
+                self._cut_down(tune_controller, self._brackets[number])
 
     def _cut_down(self, tune_controller: ControllerView, bracket: Bracket, current: str | None = None) -> None:
         """Compare all trials of a bracket, once or, when they jumped over rungs, several times."""
@@ -315,10 +333,10 @@ class HyperBandScheduler(MetricScheduler):
         while bracket.all_wait() and bracket.rungs_left:
             milestone = bracket.milestone
             good, bad, compared, cutoff = bracket.halve(self._sign)
-            number = self._brackets.index(bracket)
+            number = self._place[next(iter(bracket.members))]
             for trial_id, rank in bad:
                 member = bracket.members[trial_id]
-                member.state = LEFT
+                self._set(trial_id, LEFT)
                 self._num_stopped += 1
                 self._explain(
                     "rung",
@@ -338,9 +356,9 @@ class HyperBandScheduler(MetricScheduler):
             for trial_id, _ in good:
                 member = bracket.members[trial_id]
                 if member.time < bracket.milestone or (bracket.last_rung and not self._stop_last_trials):
-                    member.state = READY
+                    self._set(trial_id, READY)
                 elif bracket.last_rung:
-                    member.state = LEFT
+                    self._set(trial_id, LEFT)
                     self._num_stopped += 1
                     self._explain("max_t", member.time, member.value, bracket=number, max_t=self._max_t)
                     if trial_id == current:
@@ -357,17 +375,32 @@ class HyperBandScheduler(MetricScheduler):
 
     def _next_ready(self, tune_controller: ControllerView) -> TrialView | None:
         """Return the trial that gets the next place, if one can start now."""
-        startable = {trial.trial_id: trial for trial in tune_controller.pending_trials()}
-        for trial in tune_controller.paused_trials():
-            number = self._place.get(trial.trial_id)
-            if number is not None and self._brackets[number].members[trial.trial_id].state == READY:
-                startable[trial.trial_id] = trial
-        numbers = {self._place[trial_id] for trial_id in startable if trial_id in self._place}
-        for number in self._rank_of_brackets(list(numbers)):
-            for trial_id in self._brackets[number].members:
-                if trial_id in startable:
-                    member = self._brackets[number].members[trial_id]
-                    if member.state in (READY, LEFT):
-                        member.state = RUNNING
-                    return startable[trial_id]
+        waiting, band = self._waiting, 0
+        waiting.refresh(tune_controller)
+        while (key := waiting.next_key((band,))) is not None:
+            band, number = key[0], key[1]
+            numbers = []
+            while key is not None and key[0] == band:
+                number = key[1]
+                numbers.append(number)
+                key = waiting.next_key((band, number + 1))
+            for number in self._rank_of_brackets(numbers):
+                for (_, of, _), trial in waiting.after((band, number)):
+                    if of != number:
+                        break
+                    if waiting.can_start(tune_controller, trial):
+                        if self._member(trial).state in (READY, LEFT):
+                            self._set(trial.trial_id, RUNNING)
+                        return trial
+            band += 1
         return None
+
+    def _turn(self, waiting: Waiting) -> tuple[int, int, int] | None:
+        """Return the band, the bracket and the place in it of a trial that has something to run for."""
+        number = self._place.get(waiting.trial.trial_id)
+        if number is None:
+            return None
+        member = self._brackets[number].members[waiting.trial.trial_id]
+        if waiting.queue == "paused" and member.state != READY:
+            return None
+        return number // len(self._levels), number, member.number

@@ -28,9 +28,10 @@ LEFT = "left"
 class Member:
     """A trial in its bracket."""
 
-    __slots__ = ("seen", "state", "time", "value")
+    __slots__ = ("number", "seen", "state", "time", "value")
 
     def __init__(self) -> None:
+        self.number = 0  # in the order in which they joined
         self.state = RUNNING
         self.seen = False  # has reported since it joined or came back
         self.time = 0.0
@@ -122,6 +123,7 @@ class Bracket:
         bracket.progress, bracket.closed = state["progress"], state["closed"]
         for trial_id, (stage, seen, time, value) in state["members"].items():
             member = bracket.members[trial_id] = Member()
+            member.number = len(bracket.members)
             member.state, member.seen, member.time, member.value = stage, seen, time, decoded(value)
         return bracket
 

@@ -14,9 +14,12 @@ Invariants:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from trialpod.tune.schedulers.metric_scheduler import decoded, encoded
+from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
+from trialpod.tune.schedulers.waiting_trials import Waiting, WaitingTrials
 
 RUNNING, WAITING, READY = "running", "waiting", "ready"
 
@@ -30,9 +33,12 @@ class RayBracket:
         size: how many trials it takes.
         milestone: of its first rung.
         halvings: how many times it is cut down.
+        band: its number.
+        column: its place in its band.
     """
 
-    def __init__(self, size: int, milestone: float, halvings: int) -> None:
+    def __init__(self, size: int, milestone: float, halvings: int, band: int, column: int) -> None:
+        self.place = band, column
         self.size, self.kept = size, size
         self.first = self.milestone = milestone
         self.halvings, self.left = halvings, halvings
@@ -56,12 +62,12 @@ class RayBracket:
             trial_id: [state, time, None if value is None else encoded(value)]
             for trial_id, (state, time, value) in self.members.items()
         }
-        return {**vars(self), "members": members}
+        return {**{name: value for name, value in vars(self).items() if name != "place"}, "members": members}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> RayBracket:
+    def from_state(cls, state: dict[str, Any], band: int, column: int) -> RayBracket:
         """Make the bracket that `get_state` described."""
-        bracket = cls(state["size"], state["first"], state["halvings"])
+        bracket = cls(state["size"], state["first"], state["halvings"], band, column)
         vars(bracket).update(state)
         bracket.members = {
             trial_id: [stage, time, None if value is None else decoded(value)]
@@ -87,13 +93,22 @@ class RayHyperBand:
         self.filling: RayBracket | None = None
         self.places: dict[str, RayBracket] = {}
         self.stopped = 0
+        self._count = 0
+        self._joined: dict[str, int] = {}  # in which order trials joined their brackets
+        self._waiting = WaitingTrials(self._turn)
+        self._changed: dict[tuple[int, int], RayBracket] = {}  # since trials were last sought
+        self._holding: dict[tuple[int, int], RayBracket] = {}  # those of the others that have paused trials
 
     def add(self, trial_id: str) -> None:
         """Put a trial into the bracket that is being filled."""
         if self.filling is None or self.filling.full:
             self.filling = self._next_bracket()
+        if trial_id not in self.filling.members:
+            self._count += 1
+            self._joined[trial_id] = self._count
         self.filling.members[trial_id] = [RUNNING, None, None]
         self.places[trial_id] = self.filling
+        self._touch(self.filling, trial_id)
 
     def report(self, trial_id: str, time: float, value: float, waiting: Any) -> tuple[str, list[str], dict[str, Any]]:
         """Take a result."""
@@ -101,6 +116,7 @@ class RayHyperBand:
         member = bracket.members[trial_id]
         bracket.progress += time - (member[1] or 0)
         member[:] = [RUNNING, time, value]
+        self._touch(bracket, trial_id)
         if self._continues(bracket, trial_id):
             return CONTINUE, [], {}
         member[0] = WAITING
@@ -113,25 +129,26 @@ class RayHyperBand:
     def leave(self, trial_id: str) -> tuple[list[str], dict[str, Any]]:
         """A trial has ended; return the others that are stopped, and the evidence."""
         bracket = self.places[trial_id]
-        bracket.members.pop(trial_id, None)
+        self._drop(bracket, [trial_id])
         if self._finished(bracket) or bracket.processed:
             return [], {}
         _, others, evidence = self._process(bracket, None)
         return others, evidence
 
-    def choose(self, startable: set[str], anything_runs: bool) -> tuple[str | None, list[str], dict[str, Any]]:
+    def choose(
+        self, controller: ControllerView, anything_runs: bool
+    ) -> tuple[TrialView | None, list[str], dict[str, Any]]:
         """Return the trial to start, the trials that are stopped, and the evidence."""
-        chosen = self._ready(startable)
+        chosen = self._ready(controller, ())
         stopped: list[str] = []
         evidence: dict[str, Any] = {}
         if chosen is None and self.largest_first and not anything_runs:
-            for bracket in (bracket for band in self.bands for bracket in band if bracket is not None):
-                if any(state in (WAITING, READY) for state, _, _ in bracket.members.values()):
-                    _, others, evidence = self._process(bracket, None)
-                    stopped += others
-                    chosen = self._ready(startable - set(stopped))
-                    if chosen is not None:
-                        break
+            for bracket in self._with_paused():
+                _, others, evidence = self._process(bracket, None)
+                stopped += others
+                chosen = self._ready(controller, stopped)
+                if chosen is not None:
+                    break
         return chosen, stopped, evidence
 
     def milestone(self, trial_id: str) -> float | None:
@@ -159,12 +176,19 @@ class RayHyperBand:
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self.bands = [
-            [None if each is None else RayBracket.from_state(each) for each in band] for band in state["bands"]
+            [None if each is None else RayBracket.from_state(each, number, at) for at, each in enumerate(band)]
+            for number, band in enumerate(state["bands"])
         ]
         found = self._all()
         self.filling = None if state["filling"] is None else found[state["filling"]]
         self.places = {trial_id: found[number] for trial_id, number in state["places"].items()}
         self.stopped = state["stopped"]
+        self._joined = {}
+        for bracket in found:
+            self._joined.update((trial_id, number) for number, trial_id in enumerate(bracket.members))
+        self._count = max(self._joined.values(), default=0)
+        self._waiting = WaitingTrials(self._turn)
+        self._changed, self._holding = {bracket.place: bracket for bracket in found}, {}
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -179,7 +203,8 @@ class RayHyperBand:
             s = self.levels - len(band) - 1 if self.largest_first else len(band)
             milestone = int(self.max_t * self.eta ** (-s))
             if milestone:
-                bracket = RayBracket(math.ceil(self.levels / (s + 1) * self.eta**s), milestone, s)
+                size = math.ceil(self.levels / (s + 1) * self.eta**s)
+                bracket = RayBracket(size, milestone, s, len(self.bands) - 1, len(band))
                 band.append(bracket)
                 return bracket
             band.append(None)
@@ -217,8 +242,10 @@ class RayHyperBand:
                 if trial_id == current:
                     action = CONTINUE
                     bracket.members[trial_id][0] = RUNNING
+                    self._touch(bracket, trial_id)
                 elif bracket.members[trial_id][0] == WAITING:
                     bracket.members[trial_id][0] = READY
+                    self._touch(bracket, trial_id)
             elif self._finished(bracket):
                 if trial_id == current:
                     action = STOP
@@ -236,20 +263,55 @@ class RayHyperBand:
         ranked = sorted(bracket.members, key=lambda trial_id: bracket.members[trial_id][2])
         return ranked[-bracket.kept :], ranked[: -bracket.kept]
 
-    @staticmethod
-    def _drop(bracket: RayBracket, trial_ids: list[str]) -> None:
+    def _drop(self, bracket: RayBracket, trial_ids: list[str]) -> None:
         for trial_id in trial_ids:
             bracket.members.pop(trial_id, None)
+            self._touch(bracket, trial_id)
 
-    def _ready(self, startable: set[str]) -> str | None:
-        for band in self.bands:
-            brackets = [bracket for bracket in band if bracket is not None]
+    def _touch(self, bracket: RayBracket, trial_id: str) -> None:
+        """The trial has another state."""
+        self._changed[bracket.place] = bracket
+        self._waiting.touch(trial_id)
+
+    def _with_paused(self) -> list[RayBracket]:
+        """Return the brackets with trials that have reached their milestone."""
+        for place, bracket in self._changed.items():
+            if any(state in (WAITING, READY) for state, _, _ in bracket.members.values()):
+                self._holding[place] = bracket
+            else:
+                self._holding.pop(place, None)
+        self._changed.clear()
+        return [self._holding[place] for place in sorted(self._holding)]
+
+    def _turn(self, waiting: Waiting) -> tuple[int, int, int] | None:
+        """Return the band, the column and the place in its bracket of a trial that does not wait for others."""
+        trial_id = waiting.trial.trial_id
+        bracket = self.places.get(trial_id)
+        member = None if bracket is None else bracket.members.get(trial_id)
+        if bracket is None or member is None or member[0] == WAITING:
+            return None
+        return *bracket.place, self._joined[trial_id]
+
+    def _ready(self, controller: ControllerView, stopped: Collection[str]) -> TrialView | None:
+        waiting, band = self._waiting, 0
+        waiting.refresh(controller)
+        while (key := waiting.next_key((band,))) is not None:
+            band = key[0]
+            brackets = []
+            while key is not None and key[0] == band:
+                bracket = self.bands[band][key[1]]
+                if bracket is not None:
+                    brackets.append(bracket)
+                key = waiting.next_key((band, key[1] + 1))
             if not self.largest_first:
                 brackets.sort(key=self._completion)
             for bracket in brackets:
-                for trial_id, (state, _, _) in bracket.members.items():
-                    if trial_id in startable and state != WAITING:
-                        return trial_id
+                for (*place, _), trial in waiting.after(bracket.place):
+                    if tuple(place) != bracket.place:
+                        break
+                    if trial.trial_id not in stopped and waiting.can_start(controller, trial):
+                        return trial
+            band += 1
         return None
 
     def _completion(self, bracket: RayBracket) -> float:

@@ -31,13 +31,13 @@ from trialpod.tune.schedulers.metric_scheduler import (
     check_at_least,
     check_between,
     check_flag,
-    comparable,
-    decoded,
     encoded,
 )
 from trialpod.tune.schedulers.pbt_mutations import compiled_mutations, explore, filled, missing_keys, picked
 from trialpod.tune.schedulers.pbt_policy import PolicyLog, plain
+from trialpod.tune.schedulers.pbt_population import Member, Population
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialView
+from trialpod.tune.schedulers.waiting_trials import Waiting, WaitingTrials
 from trialpod.tune.search.basic_variant import format_tag
 
 MOST_COPIES = 4
@@ -135,7 +135,8 @@ class PopulationBasedTraining(MetricScheduler):
         self._require_attrs = require_attrs
         self._synch = synch
         self._next_sync: float = max(perturbation_interval, burn_in_period)
-        self._members: dict[str, Member] = {}
+        self._population = Population(skips_nan=self._compatible)
+        self._waiting = WaitingTrials(self._turn)
         self._policy = PolicyLog()
         self._draws = 0
         self._copies: dict[str, int] = {}  # how often each exploited since a trial was ranked that did not
@@ -169,7 +170,8 @@ class PopulationBasedTraining(MetricScheduler):
         if member is not None:
             self._set_back(member, trial)
             return
-        self._members[trial.trial_id] = Member(trial.tag)
+        self._population.add(trial.trial_id, trial.tag)
+        self._waiting.touch(trial.trial_id)
         config = trial.config
         if missing := self._check_keys(config):
             self._reason = {"scheduler": self.NAME, "rule": "missing", "parameters": ", ".join(missing)}
@@ -193,17 +195,21 @@ class PopulationBasedTraining(MetricScheduler):
             self._check_reported(trial, result, time, value)
         if time is None or value is None or time < self._due(member):
             return self.CONTINUE
-        member.score, member.train_time = self._sign * value, time
-        self._take_in(trial, time, member.score)
+        score = self._sign * value
+        self._change(trial.trial_id, score=score, train_time=time)
+        self._take_in(trial, time, score)
         if self._synch:
             return self._at_sync(tune_controller, trial, time, value)
         member.perturbed_at = time
-        lower, upper = self._quantiles()
-        if trial.trial_id in lower:
-            exploit = self._exploit(tune_controller, trial, upper, time)
+        count = self._quantile()
+        if self._population.is_among_lowest(trial.trial_id, count):
+            exploit = self._exploit(tune_controller, trial, count, time)
             if exploit is not None:
                 self._copies[trial.trial_id] = self._copies.get(trial.trial_id, 0) + 1
+                self._waiting.touch(trial.trial_id)
                 return exploit
+        for copied in self._copies:
+            self._waiting.touch(copied)
         self._copies.clear()
         if self._someone_waits(tune_controller):
             self._explain("time_slice", time, value)
@@ -213,7 +219,7 @@ class PopulationBasedTraining(MetricScheduler):
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
         """Take the trial out of the population."""
         if trial.trial_id in self._members:
-            self._members[trial.trial_id].live = False
+            self._population.change(trial.trial_id, live=False)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Take the trial out of the population."""
@@ -228,21 +234,24 @@ class PopulationBasedTraining(MetricScheduler):
         if self._synch and self._all_at_sync():
             # The last one to be waited for ended in another way than by reaching the common time.
             self._perturb_all(tune_controller, None)
-        order = {trial_id: number for number, trial_id in enumerate(self._members)}
-        best: TrialView | None = None
-        best_key: tuple[bool, float, int] | None = None
-        for trials in (tune_controller.pending_trials(), tune_controller.paused_trials()):
-            for trial in trials:
-                member = self._members.get(trial.trial_id)
-                if member is None or (self._synch and member.train_time >= self._next_sync):
-                    continue
-                # An exploit sets a trial back to its source's time. Those that do so again and again must not take
-                # their turns before all others each time.
-                late = self._copies.get(trial.trial_id, 0) >= MOST_COPIES
-                key = (late, member.train_time, order[trial.trial_id])
-                if best_key is None or key < best_key:
-                    best, best_key = trial, key
-        return best
+        self._waiting.refresh(tune_controller)
+        for late in (False, True):
+            for (is_late, time, _), trial in self._waiting.after((late,)):
+                if is_late != late or (self._synch and time >= self._next_sync):
+                    break
+                if self._waiting.can_start(tune_controller, trial):
+                    return trial
+        return None
+
+    def _turn(self, waiting: Waiting) -> tuple[bool, float, int] | None:
+        """Return when a waiting trial takes its turn."""
+        trial_id = waiting.trial.trial_id
+        member = self._members.get(trial_id)
+        if member is None:
+            return None
+        # An exploit sets a trial back to its source's time. Those that do so again and again must not take their
+        # turns before all others each time.
+        return self._copies.get(trial_id, 0) >= MOST_COPIES, member.train_time, member.number
 
     @classmethod
     def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
@@ -293,16 +302,7 @@ class PopulationBasedTraining(MetricScheduler):
             "copies": dict(self._copies),
             "perturbations": self._num_perturbations,
             "policy": self._policy.get_state(),
-            "trials": {
-                trial_id: [
-                    member.tag,
-                    member.live,
-                    None if member.score is None else encoded(member.score),
-                    member.train_time,
-                    member.perturbed_at,
-                ]
-                for trial_id, member in self._members.items()
-            },
+            "trials": self._population.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -312,11 +312,17 @@ class PopulationBasedTraining(MetricScheduler):
         self._copies = dict(state["copies"])
         self._num_perturbations = state["perturbations"]
         self._policy.set_state(state["policy"])
-        self._members = {}
-        for trial_id, (tag, live, score, train_time, perturbed_at) in state["trials"].items():
-            member = self._members[trial_id] = Member(tag)
-            member.live, member.score = live, None if score is None else decoded(score)
-            member.train_time, member.perturbed_at = train_time, perturbed_at
+        self._population = Population(skips_nan=self._compatible)
+        self._population.set_state(state["trials"])
+        self._waiting = WaitingTrials(self._turn)
+
+    @property
+    def _members(self) -> dict[str, Member]:
+        return self._population.members
+
+    def _change(self, trial_id: str, *, score: float | None = None, train_time: float) -> None:
+        self._population.change(trial_id, score=score, train_time=train_time)
+        self._waiting.touch(trial_id)
 
     def _new_config(
         self, trial: TrialView, source: TrialView, rng: random.Random
@@ -349,10 +355,10 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _set_back(self, member: Member, trial: TrialView) -> None:
         """Take a trial back in that resumes from its newest checkpoint, or from the start."""
-        member.live = True
         checkpoint = trial.checkpoint
         reached = checkpoint.metrics.get(self.time_attr, math.inf) if checkpoint is not None else 0.0
-        member.train_time = min(member.train_time, reached)
+        self._population.change(trial.trial_id, live=True, train_time=min(member.train_time, reached))
+        self._waiting.touch(trial.trial_id)
         member.perturbed_at = min(member.perturbed_at, reached)
 
     def _check_reported(self, trial: TrialView, result: dict[str, Any], time: Any, value: Any) -> None:
@@ -371,39 +377,31 @@ class PopulationBasedTraining(MetricScheduler):
             return True
         return any(True for _ in tune_controller.paused_trials())
 
-    def _quantiles(self) -> tuple[list[str], list[str]]:
-        """Return the lowest and the highest share of the live trials that have a score, ascending by score."""
-        ranked = self._ranked()
-        if len(ranked) <= 1:
-            return [], []
-        count = math.ceil(len(ranked) * self._quantile_fraction)
-        if count > len(ranked) / 2:
-            count = len(ranked) // 2
-        upper = ranked[len(ranked) - count :]
-        return ranked[:count], [trial_id for trial_id in upper if not math.isnan(self._score(trial_id))]
-
-    def _ranked(self) -> list[str]:
-        scored = (trial_id for trial_id, member in self._members.items() if member.live and member.score is not None)
-        if self._compatible:
-            scored = (trial_id for trial_id in list(scored) if not math.isnan(self._score(trial_id)))
-        return sorted(scored, key=lambda trial_id: comparable(self._score(trial_id)))
+    def _quantile(self) -> int:
+        """Return how many of the live trials that have a score are the lowest, and how many the highest."""
+        ranked = len(self._population.ranked)
+        if ranked <= 1:
+            return 0
+        count = math.ceil(ranked * self._quantile_fraction)
+        return count if count <= ranked / 2 else ranked // 2
 
     def _score(self, trial_id: str) -> float:
         score = self._members[trial_id].score
         return math.nan if score is None else score
 
-    def _exploit(
-        self, tune_controller: ControllerView, trial: TrialView, upper: list[str], time: float
-    ) -> Exploit | None:
-        """Return how the trial continues as a variation of a top one; None when none of these has a checkpoint."""
-        views = (tune_controller.get_trial(trial_id) for trial_id in upper if trial_id != trial.trial_id)
-        sources = [view for view in views if view is not None and view.checkpoint is not None]
-        if not sources:
+    def _exploit(self, tune_controller: ControllerView, trial: TrialView, count: int, time: float) -> Exploit | None:
+        """Return how the trial continues as a variation of one of the highest `count`.
+
+        None when none of these has a checkpoint.
+        """
+        self._population.refresh(tune_controller)
+        sources = self._population.sources(trial.trial_id, count)
+        if not len(sources):
             return None
         rng = self._rng()
-        source = sources[rng.randrange(len(sources))]
-        checkpoint = source.checkpoint
-        if checkpoint is None:
+        source = tune_controller.get_trial(sources[rng.randrange(len(sources))])
+        checkpoint = None if source is None else source.checkpoint
+        if source is None or checkpoint is None:
             return None
         config, operations = self._new_config(trial, source, rng)
         if self._custom_explore_fn is not None:
@@ -411,17 +409,17 @@ class PopulationBasedTraining(MetricScheduler):
             if not isinstance(config, dict):
                 raise InvalidInputError(f"custom_explore_fn must return the new config as a dict, got {config!r}")
         ours, theirs = self._members[trial.trial_id], self._members[source.trial_id]
-        ranked = self._ranked()
+        population = self._population
         self._explain(
             "exploit",
             time,
             self._sign * self._score(trial.trial_id),
-            rank=len(ranked) - ranked.index(trial.trial_id),
-            compared=len(ranked),
+            rank=population.rank(trial.trial_id),
+            compared=len(population.ranked),
             quantile_fraction=self._quantile_fraction,
             source_trial=source.trial_id,
             source_value=encoded(self._sign * self._score(source.trial_id)),
-            source_rank=len(ranked) - ranked.index(source.trial_id),
+            source_rank=population.rank(source.trial_id),
             source_checkpoint=checkpoint.name,
             operations=plain(operations),
         )
@@ -431,8 +429,11 @@ class PopulationBasedTraining(MetricScheduler):
             self._policy.add(trial.trial_id, source.trial_id, plain(line))
         self._num_perturbations += 1
         reached = checkpoint.metrics.get(self.time_attr)
-        ours.perturbed_at = theirs.perturbed_at if not isinstance(reached, (int, float)) else reached
-        ours.train_time = theirs.train_time if not isinstance(reached, (int, float)) else reached
+        if isinstance(reached, (int, float)) and not math.isnan(reached):
+            ours.perturbed_at = train_time = reached
+        else:
+            ours.perturbed_at, train_time = theirs.perturbed_at, theirs.train_time
+        self._change(trial.trial_id, train_time=train_time)
         tag = f"{ours.tag}@perturbed[{format_tag(picked(config, self._mutations))}]"
         return Exploit(source.trial_id, config, tag)
 
@@ -445,15 +446,16 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _all_at_sync(self) -> bool:
         """Return whether some trial is in the population, and all that are have reached the common time."""
-        times = [member.train_time for member in self._members.values() if member.live]
-        return bool(times) and min(times) >= self._next_sync
+        least = self._population.least_time
+        return least is not None and least >= self._next_sync
 
     def _perturb_all(self, tune_controller: ControllerView, current: TrialView | None) -> Exploit | None:
         """Rank all trials, change those at the bottom, and set the next common time."""
-        live = [member for member in self._members.values() if member.live]
-        common, furthest = self._next_sync, max(member.train_time for member in live)
-        lower, upper = self._quantiles()
-        for member in live:
+        population = self._population
+        common, furthest = self._next_sync, population.greatest_time
+        count = self._quantile()
+        lower = [trial_id for _, _, trial_id in population.ranked[:count]]
+        for member in population.live_members():
             member.perturbed_at = common if current is None else self._members[current.trial_id].train_time
         mine: Exploit | None = None
         reason: dict[str, Any] = {}
@@ -462,7 +464,7 @@ class PopulationBasedTraining(MetricScheduler):
             view = other or tune_controller.get_trial(trial_id)
             if view is None:
                 continue
-            exploit = self._exploit(tune_controller, view, upper, self._members[trial_id].train_time)
+            exploit = self._exploit(tune_controller, view, count, self._members[trial_id].train_time)
             if exploit is None:
                 continue
             if other is not None:
@@ -471,20 +473,6 @@ class PopulationBasedTraining(MetricScheduler):
                 tune_controller.exploit_paused(view, exploit, self.reason())
         self._reason = reason or self._reason
         self._next_sync = max(self._next_sync + self._interval, furthest)
-        times = [member.train_time for member in live]
-        if min(times) >= self._next_sync:
-            self._next_sync = max(times) + self._interval  # or no member would have anything left to run for
+        if self._all_at_sync():  # no member would have anything left to run for
+            self._next_sync = population.greatest_time + self._interval
         return mine
-
-
-class Member:
-    """A trial in the population."""
-
-    __slots__ = ("live", "perturbed_at", "score", "tag", "train_time")
-
-    def __init__(self, tag: str) -> None:
-        self.tag = tag  # as the trial was created
-        self.live = True
-        self.score: float | None = None  # at its latest perturbation time; greater is better
-        self.train_time: float = 0.0
-        self.perturbed_at: float = 0.0

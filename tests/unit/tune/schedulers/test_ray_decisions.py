@@ -199,14 +199,15 @@ class ScriptedTraining(PopulationBasedTraining):
 
     script: dict[int, int]
 
-    def _exploit(self, tune_controller: Any, trial: Any, upper: list[str], time: float) -> Exploit | None:
-        self.ready = [t for t in upper if tune_controller.get_trial(t).checkpoint is not None]
-        self.target = int(trial.trial_id)
-        return super()._exploit(tune_controller, trial, upper, time)
+    def _exploit(self, tune_controller: Any, trial: Any, count: int, time: float) -> Exploit | None:
+        self.target, self.count = trial.trial_id, count
+        return super()._exploit(tune_controller, trial, count, time)
 
     def _rng(self) -> random.Random:
+        sources = self._population.sources(self.target, self.count)
+        ready = [sources[number] for number in range(len(sources))]
         rng = Scripted(0)
-        rng.pick = self.ready.index(str(self.script[self.target]))
+        rng.pick = ready.index(str(self.script[int(self.target)]))
         return rng
 
 
