@@ -7,7 +7,6 @@ Every trial that has not ended is in exactly one queue: `running`, `paused`, `pe
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -280,8 +279,6 @@ class State:
         self.changes = Changes()
         self.in_use: InUse | None = None  # what running attempts have; None until `accounting` needs it
         self._ordered: list[Trial] = []
-        self._running_by_index: dict[int, Trial] = {}
-        self._running_indexes: list[int] = []  # its keys, sorted
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
 
     @property
@@ -308,7 +305,7 @@ class State:
 
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation, whatever the order in which they started."""
-        return [*map(self._running_by_index.__getitem__, self._running_indexes)]
+        return sorted(self.running.values(), key=lambda trial: trial.index)
 
     def current_trial(self, trial_id: str, attempt: int) -> Trial | None:
         """Return the trial if this is its latest attempt and has not ended."""
@@ -343,9 +340,7 @@ class State:
         self.budget.change()
         self.changes.note(trial)
         if trial.status == RUNNING:
-            if self.running.pop(trial_id, None) is not None:
-                del self._running_by_index[trial.index]
-                del self._running_indexes[bisect_left(self._running_indexes, trial.index)]
+            self.running.pop(trial_id, None)
             self.standings.starting.discard(trial_id)
         elif trial.status == PAUSED:
             self.paused.pop(trial_id, None)
@@ -364,7 +359,7 @@ class State:
             self.paused[trial_id] = trial
             self.changes.begin_pause(trial)
         elif status == RUNNING:
-            self._add_running(trial)
+            self.running[trial_id] = trial
             self.standings.starting.add(trial_id)
         else:
             self.standings.ended(trial)
@@ -593,7 +588,7 @@ class State:
             self._ordered.append(trial)
             self.counts[trial.status] = self.counts.get(trial.status, 0) + 1
             if trial.status == RUNNING:
-                self._add_running(trial)
+                self.running[trial.trial_id] = trial
             self.standings.add(trial)
             self._pin(trial, +1)
         pending, delayed, paused = queues
@@ -605,10 +600,6 @@ class State:
             self._delay(self.trials[trial_id])
 
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _add_running(self, trial: Trial) -> None:
-        self.running[trial.trial_id] = self._running_by_index[trial.index] = trial
-        insort(self._running_indexes, trial.index)
 
     def _pin(self, trial: Trial, count: int) -> None:
         pending, active = trial.pending_exploit, trial.active_exploit

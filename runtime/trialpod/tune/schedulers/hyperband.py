@@ -376,22 +376,15 @@ class HyperBandScheduler(MetricScheduler):
     def _next_ready(self, tune_controller: ControllerView) -> TrialView | None:
         """Return the trial that gets the next place, if one can start now."""
         waiting, band = self._waiting, 0
-        waiting.refresh(tune_controller)
-        while (key := waiting.next_key((band,))) is not None:
-            band, number = key[0], key[1]
-            numbers = []
-            while key is not None and key[0] == band:
-                number = key[1]
-                numbers.append(number)
-                key = waiting.next_key((band, number + 1))
-            for number in self._rank_of_brackets(numbers):
-                for (_, of, _), trial in waiting.after((band, number)):
-                    if of != number:
-                        break
-                    if waiting.can_start(tune_controller, trial):
-                        if self._member(trial).state in (READY, LEFT):
-                            self._set(trial.trial_id, RUNNING)
-                        return trial
+        waiting.begin_choice(tune_controller)
+        while groups := waiting.next_groups(band):
+            band = groups[0][0]
+            for number in self._rank_of_brackets([number for _, number in groups]):
+                trial = waiting.first(tune_controller, (band, number), (band, number + 1))
+                if trial is not None:
+                    if self._member(trial).state in (READY, LEFT):
+                        self._set(trial.trial_id, RUNNING)
+                    return trial
             band += 1
         return None
 

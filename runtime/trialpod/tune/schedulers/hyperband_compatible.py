@@ -14,7 +14,6 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 from trialpod.tune.schedulers.metric_scheduler import decoded, encoded
@@ -96,8 +95,6 @@ class RayHyperBand:
         self._count = 0
         self._joined: dict[str, int] = {}  # in which order trials joined their brackets
         self._waiting = WaitingTrials(self._turn)
-        self._changed: dict[tuple[int, int], RayBracket] = {}  # since trials were last sought
-        self._holding: dict[tuple[int, int], RayBracket] = {}  # those of the others that have paused trials
 
     def add(self, trial_id: str) -> None:
         """Put a trial into the bracket that is being filled."""
@@ -108,7 +105,7 @@ class RayHyperBand:
             self._joined[trial_id] = self._count
         self.filling.members[trial_id] = [RUNNING, None, None]
         self.places[trial_id] = self.filling
-        self._touch(self.filling, trial_id)
+        self._waiting.touch(trial_id)
 
     def report(self, trial_id: str, time: float, value: float, waiting: Any) -> tuple[str, list[str], dict[str, Any]]:
         """Take a result."""
@@ -116,7 +113,7 @@ class RayHyperBand:
         member = bracket.members[trial_id]
         bracket.progress += time - (member[1] or 0)
         member[:] = [RUNNING, time, value]
-        self._touch(bracket, trial_id)
+        self._waiting.touch(trial_id)
         if self._continues(bracket, trial_id):
             return CONTINUE, [], {}
         member[0] = WAITING
@@ -139,14 +136,16 @@ class RayHyperBand:
         self, controller: ControllerView, anything_runs: bool
     ) -> tuple[TrialView | None, list[str], dict[str, Any]]:
         """Return the trial to start, the trials that are stopped, and the evidence."""
-        chosen = self._ready(controller, ())
+        chosen = self._ready(controller)
         stopped: list[str] = []
         evidence: dict[str, Any] = {}
         if chosen is None and self.largest_first and not anything_runs:
-            for bracket in self._with_paused():
+            for bracket in self._all():
+                if all(state == RUNNING for state, _, _ in bracket.members.values()):
+                    continue
                 _, others, evidence = self._process(bracket, None)
                 stopped += others
-                chosen = self._ready(controller, stopped)
+                chosen = self._ready(controller)
                 if chosen is not None:
                     break
         return chosen, stopped, evidence
@@ -188,7 +187,6 @@ class RayHyperBand:
             self._joined.update((trial_id, number) for number, trial_id in enumerate(bracket.members))
         self._count = max(self._joined.values(), default=0)
         self._waiting = WaitingTrials(self._turn)
-        self._changed, self._holding = {bracket.place: bracket for bracket in found}, {}
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -242,10 +240,10 @@ class RayHyperBand:
                 if trial_id == current:
                     action = CONTINUE
                     bracket.members[trial_id][0] = RUNNING
-                    self._touch(bracket, trial_id)
+                    self._waiting.touch(trial_id)
                 elif bracket.members[trial_id][0] == WAITING:
                     bracket.members[trial_id][0] = READY
-                    self._touch(bracket, trial_id)
+                    self._waiting.touch(trial_id)
             elif self._finished(bracket):
                 if trial_id == current:
                     action = STOP
@@ -266,22 +264,7 @@ class RayHyperBand:
     def _drop(self, bracket: RayBracket, trial_ids: list[str]) -> None:
         for trial_id in trial_ids:
             bracket.members.pop(trial_id, None)
-            self._touch(bracket, trial_id)
-
-    def _touch(self, bracket: RayBracket, trial_id: str) -> None:
-        """The trial has another state."""
-        self._changed[bracket.place] = bracket
-        self._waiting.touch(trial_id)
-
-    def _with_paused(self) -> list[RayBracket]:
-        """Return the brackets with trials that have reached their milestone."""
-        for place, bracket in self._changed.items():
-            if any(state in (WAITING, READY) for state, _, _ in bracket.members.values()):
-                self._holding[place] = bracket
-            else:
-                self._holding.pop(place, None)
-        self._changed.clear()
-        return [self._holding[place] for place in sorted(self._holding)]
+            self._waiting.touch(trial_id)
 
     def _turn(self, waiting: Waiting) -> tuple[int, int, int] | None:
         """Return the band, the column and the place in its bracket of a trial that does not wait for others."""
@@ -292,25 +275,19 @@ class RayHyperBand:
             return None
         return *bracket.place, self._joined[trial_id]
 
-    def _ready(self, controller: ControllerView, stopped: Collection[str]) -> TrialView | None:
+    def _ready(self, controller: ControllerView) -> TrialView | None:
         waiting, band = self._waiting, 0
-        waiting.refresh(controller)
-        while (key := waiting.next_key((band,))) is not None:
-            band = key[0]
-            brackets = []
-            while key is not None and key[0] == band:
-                bracket = self.bands[band][key[1]]
-                if bracket is not None:
-                    brackets.append(bracket)
-                key = waiting.next_key((band, key[1] + 1))
+        waiting.begin_choice(controller)
+        while places := waiting.next_groups(band):
+            band = places[0][0]
+            brackets = [bracket for place in places if (bracket := self.bands[band][place[1]]) is not None]
             if not self.largest_first:
                 brackets.sort(key=self._completion)
             for bracket in brackets:
-                for (*place, _), trial in waiting.after(bracket.place):
-                    if tuple(place) != bracket.place:
-                        break
-                    if trial.trial_id not in stopped and waiting.can_start(controller, trial):
-                        return trial
+                column = bracket.place[1]
+                trial = waiting.first(controller, (band, column), (band, column + 1))
+                if trial is not None:
+                    return trial
             band += 1
         return None
 

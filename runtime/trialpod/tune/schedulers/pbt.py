@@ -234,14 +234,13 @@ class PopulationBasedTraining(MetricScheduler):
         if self._synch and self._all_at_sync():
             # The last one to be waited for ended in another way than by reaching the common time.
             self._perturb_all(tune_controller, None)
-        self._waiting.refresh(tune_controller)
-        for late in (False, True):
-            for (is_late, time, _), trial in self._waiting.after((late,)):
-                if is_late != late or (self._synch and time >= self._next_sync):
-                    break
-                if self._waiting.can_start(tune_controller, trial):
-                    return trial
-        return None
+        waiting = self._waiting
+        waiting.begin_choice(tune_controller)
+        if not self._synch:
+            return waiting.first(tune_controller)
+        until = self._next_sync
+        early = waiting.first(tune_controller, (False,), (False, until))
+        return early if early is not None else waiting.first(tune_controller, (True,), (True, until))
 
     def _turn(self, waiting: Waiting) -> tuple[bool, float, int] | None:
         """Return when a waiting trial takes its turn."""

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
@@ -72,24 +72,31 @@ class WaitingTrials:
             self._place(trial_id)
         self._touched.clear()
 
-    def after(self, least: Key = ()) -> Iterator[tuple[Key, TrialView]]:
-        """Yield the trials from the key `least` on, with their keys; not to be changed meanwhile."""
+    def begin_choice(self, controller: ControllerView) -> None:
+        """Do so for a choice among all trials: a planned budget works out anew what running trials have ahead."""
+        self.refresh(controller)
+        next(iter(controller.paused_trials()), None)
+
+    def first(self, controller: ControllerView, least: Key = (), below: Key | None = None) -> TrialView | None:
+        """Return the first trial from the key `least` on that can start now: a budget may hold back paused ones."""
         for at in range(bisect_left(self._order, (least, "")), len(self._order)):
             key, trial_id = self._order[at]
-            yield key, self._waiting[trial_id].trial
+            if below is not None and key >= below:
+                break
+            trial = self._waiting[trial_id].trial
+            if not self._told or controller.has_resources_for_trial(trial):
+                return trial
+        return None
 
-    def next_key(self, least: Key) -> Key | None:
-        """Return the first key from `least` on."""
-        at = bisect_left(self._order, (least, ""))
-        return self._order[at][0] if at < len(self._order) else None
-
-    def can_start(self, controller: ControllerView, trial: TrialView) -> bool:
-        """Return whether a trial of this order can start now: the budget may hold back paused ones."""
-        return not self._told or controller.has_resources_for_trial(trial)
-
-    def first(self, controller: ControllerView, least: Key = ()) -> TrialView | None:
-        """Return the first trial from the key `least` on that can start now."""
-        return next((trial for _, trial in self.after(least) if self.can_start(controller, trial)), None)
+    def next_groups(self, least: int) -> list[tuple[int, int]]:
+        """Return how the keys with the first number from `least` on begin: that number, each with a second one."""
+        found: list[tuple[int, int]] = []
+        at = bisect_left(self._order, ((least,), ""))
+        while at < len(self._order) and (not found or self._order[at][0][0] == found[0][0]):
+            first, second = self._order[at][0][:2]
+            found.append((first, second))
+            at = bisect_left(self._order, ((first, second + 1), ""))
+        return found
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
