@@ -225,7 +225,7 @@ class InUse:
 class Changes:
     """Which trials changed their queue, or may have got or lost their checkpoint, since each reader last asked.
 
-    Nothing is kept while nobody asks.
+    Nothing is kept before the first one asks.
 
     Attributes:
         pauses: the paused trials, numbered in the order in which they paused.
@@ -236,11 +236,10 @@ class Changes:
         self._count = 0
         self._readers: WeakKeyDictionary[object, dict[str, Trial]] = WeakKeyDictionary()
 
-    def note(self, trial: Trial) -> None:
+    def add(self, trial: Trial) -> None:
         """The trial changes."""
-        if self._readers:
-            for changed in self._readers.values():
-                changed[trial.trial_id] = trial
+        for changed in self._readers.values():
+            changed[trial.trial_id] = trial
 
     def begin_pause(self, trial: Trial) -> None:
         """The trial is the last one in the queue of paused ones."""
@@ -330,7 +329,7 @@ class State:
         self.trials[trial.trial_id] = trial
         self._ordered.append(trial)
         self.pending[trial.trial_id] = trial
-        self.changes.note(trial)
+        self.changes.add(trial)
         self.counts[PENDING] = self.counts.get(PENDING, 0) + 1
         self.standings.add(trial)
 
@@ -338,7 +337,7 @@ class State:
         """Change a trial's status, and with it the queue that it is in."""
         trial_id = trial.trial_id
         self.budget.change()
-        self.changes.note(trial)
+        self.changes.add(trial)
         if trial.status == RUNNING:
             self.running.pop(trial_id, None)
             self.standings.starting.discard(trial_id)
@@ -372,7 +371,7 @@ class State:
             if trial is not None and trial.retry_at == retry_at:
                 del self.delayed[trial_id]
                 self.pending[trial_id] = trial
-                self.changes.note(trial)
+                self.changes.add(trial)
 
     def next_due(self) -> float | None:
         """Return when the next delayed trial may start, in seconds since the epoch."""
@@ -427,7 +426,7 @@ class State:
         self._pin(trial, -1)
         trial.pending_exploit, trial.active_exploit = pending, active
         self._pin(trial, +1)
-        self.changes.note(trial)
+        self.changes.add(trial)
 
     # -- transitions: the experiment ----------------------------------------------------------------------------
 
@@ -446,7 +445,7 @@ class State:
         self.standings.failures -= trial.failures
         before = trial.max_iteration
         trial.reopen(from_scratch=from_scratch)
-        self.changes.note(trial)
+        self.changes.add(trial)
         self.standings.progressed(trial, before)
 
     def record_value(self, trial: Trial, number: float, iteration: int | None) -> None:
@@ -467,20 +466,20 @@ class State:
         before, bare = trial.max_iteration, not trial.checkpoints
         new = trial.add_checkpoints(committed, self.clock.now)
         if new and bare:
-            self.changes.note(trial)
+            self.changes.add(trial)
         self.standings.progressed(trial, before)
         return new
 
     def remove_checkpoints(self, trial: Trial, names: Collection[str]) -> None:
         """Forget checkpoints of the trial that are deleted, or may be."""
         trial.remove_checkpoints(names)
-        self.changes.note(trial)
+        self.changes.add(trial)
 
     def release_checkpoints(self, trial: Trial, released: list[str], deleted: list[str]) -> None:
         """Let the trial's attempt delete some checkpoints, and forget those that it has deleted."""
         trial.release_checkpoints(released, deleted)
         if not trial.checkpoints:
-            self.changes.note(trial)
+            self.changes.add(trial)
 
     def record_point(self, trial: Trial, point: list[float]) -> None:
         """Store a trial's values of all objectives."""

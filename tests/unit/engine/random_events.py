@@ -67,7 +67,7 @@ class RandomEvents:
         decided = trial.current.decision
         if drawn < 0.04:
             for checkpoint in trial.checkpoints[-1:]:
-                self._apply(events.CheckpointDamaged(trial_id=trial.trial_id, name=checkpoint.name))
+                self._apply(self._loss(trial, checkpoint.name))
         elif decided is not None or drawn < 0.15:
             other = self._choose.choice(["failed", "lost", "preempted", "damaged", "completed"])
             cause = ENDS[decided] if decided is not None and drawn < 0.9 else other
@@ -75,6 +75,11 @@ class RandomEvents:
             self._apply(events.AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end))
         else:
             self._report(trial)
+
+    def _loss(self, trial: Trial, name: str) -> events.AnyEvent:
+        if self._choose.random() < 0.5:
+            return events.CheckpointDamaged(trial_id=trial.trial_id, name=name)
+        return events.CheckpointsChanged(trial_id=trial.trial_id, attempt=trial.attempt, unneeded=[name])
 
     def _report(self, trial: Trial) -> None:
         at = trial.iteration if trial.current.received else (trial.checkpoint.iteration if trial.checkpoint else 0)

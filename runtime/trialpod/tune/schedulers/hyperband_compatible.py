@@ -145,6 +145,7 @@ class RayHyperBand:
                     continue
                 _, others, evidence = self._process(bracket, None)
                 stopped += others
+                # A planned budget is asked only now, when the next milestone is known.
                 chosen = self._ready(controller)
                 if chosen is not None:
                     break

@@ -93,7 +93,7 @@ class Population:
         return count > 0 and self._is_ranked(member) and self._entry(trial_id, member) <= self.ranked[count - 1]
 
     def refresh(self, controller: ControllerView) -> None:
-        """Learn which trials have a checkpoint: those that changed, or all where the controller cannot tell."""
+        """Look which of the trials that changed have a checkpoint; of all, where the controller does not say."""
         ask = getattr(controller, "waiting_changes", None)
         first, changes = (True, []) if ask is None else ask(self)
         if first:

@@ -1,7 +1,7 @@
 """The trials that could start, in the order in which a scheduler would choose them.
 
-An engine tells what changed since it was last asked (`waiting_changes`), so that a choice costs the same however many
-trials wait. A controller that cannot tell is asked for all of its waiting trials each time.
+The engine's controller says what changed since it was last asked (`waiting_changes`), so that a choice costs the same
+however many trials wait. One without that method is asked for all of its waiting trials each time.
 
 Invariants:
 
@@ -47,7 +47,7 @@ class WaitingTrials:
         self._keys: dict[str, Key] = {}
         self._order: list[tuple[Key, str]] = []
         self._touched: dict[str, None] = {}
-        self._told = False  # by a controller that knows what changed
+        self._incremental = False  # whether the controller says what changed
 
     def touch(self, trial_id: str) -> None:
         """The trial's key may have changed."""
@@ -56,7 +56,7 @@ class WaitingTrials:
     def refresh(self, controller: ControllerView) -> None:
         """Take in what changed since the last call."""
         ask = getattr(controller, "waiting_changes", None)
-        self._told = ask is not None
+        self._incremental = ask is not None
         first, changes = (True, _all_of(controller)) if ask is None else ask(self)
         if first:
             self._begin(changes)
@@ -73,7 +73,11 @@ class WaitingTrials:
         self._touched.clear()
 
     def begin_choice(self, controller: ControllerView) -> None:
-        """Do so for a choice among all trials: a planned budget works out anew what running trials have ahead."""
+        """Take in what changed, and let a planned budget compute again what running trials have ahead of them.
+
+        The budget does so when it is asked about a paused trial. Asked at every choice, it does not depend on whether
+        the trial that is chosen was pending or paused.
+        """
         self.refresh(controller)
         next(iter(controller.paused_trials()), None)
 
@@ -84,7 +88,7 @@ class WaitingTrials:
             if below is not None and key >= below:
                 break
             trial = self._waiting[trial_id].trial
-            if not self._told or controller.has_resources_for_trial(trial):
+            if not self._incremental or controller.has_resources_for_trial(trial):
                 return trial
         return None
 
