@@ -80,7 +80,7 @@ class PlainPopulation(Population):
     def refresh(self, controller: Any) -> None:
         self._controller = controller
 
-    def sources(self, trial_id: str, count: int) -> Any:
+    def sources(self, count: int) -> Any:
         scores = {each: member.score for each, member in self.members.items() if member.live}
         numbers: dict[str, float] = {
             each: -math.inf if math.isnan(score) else score
@@ -88,8 +88,8 @@ class PlainPopulation(Population):
             if score is not None and not (self._skips_nan and math.isnan(score))
         }
         top = sorted(numbers, key=lambda each: numbers[each])[len(numbers) - count :]
-        ready = [each for each in top if not math.isnan(scores[each] or 0.0) and each != trial_id]
-        return [each for each in ready if self._controller.get_trial(each).checkpoint is not None]
+        ready = [each for each in top if not math.isnan(scores[each] or 0.0)]
+        return [(0.0, 0, each) for each in ready if self._controller.get_trial(each).checkpoint is not None]
 
 
 def cut_down(self: HyperBandScheduler, controller: Any, *, only_full: bool) -> None:

@@ -377,7 +377,7 @@ class PopulationBasedTraining(MetricScheduler):
         return any(True for _ in tune_controller.paused_trials())
 
     def _quantile(self) -> int:
-        """Return how many of the live trials that have a score are the lowest, and how many the highest."""
+        """Return how many of the live trials that have a score are the lowest, and as many others the highest."""
         ranked = len(self._population.ranked)
         if ranked <= 1:
             return 0
@@ -389,16 +389,17 @@ class PopulationBasedTraining(MetricScheduler):
         return math.nan if score is None else score
 
     def _exploit(self, tune_controller: ControllerView, trial: TrialView, count: int, time: float) -> Exploit | None:
-        """Return how the trial continues as a variation of one of the highest `count`.
+        """Return how one of the lowest `count` continues as a variation of one of the highest.
 
         None when none of these has a checkpoint.
         """
         self._population.refresh(tune_controller)
-        sources = self._population.sources(trial.trial_id, count)
-        if not len(sources):
+        sources = self._population.sources(count)
+        if not sources:
             return None
         rng = self._rng()
-        source = tune_controller.get_trial(sources[rng.randrange(len(sources))])
+        _, _, chosen = sources[rng.randrange(len(sources))]
+        source = tune_controller.get_trial(chosen)
         checkpoint = None if source is None else source.checkpoint
         if source is None or checkpoint is None:
             return None

@@ -111,18 +111,9 @@ class Population:
                 insort(self._copyable, entry)
         self._touched.clear()
 
-    def sources(self, trial_id: str, count: int) -> Sources:
-        """Return which of the highest `count` trials another one may copy."""
-        if not count:
-            return Sources([], 0, None)
-        start = bisect_left(self._copyable, self.ranked[len(self.ranked) - count])
-        member = self.members[trial_id]
-        own = None
-        if self._is_ranked(member):
-            entry = self._entry(trial_id, member)
-            at = bisect_left(self._copyable, entry, start)
-            own = at if self._copyable[at : at + 1] == [entry] else None
-        return Sources(self._copyable, start, own)
+    def sources(self, count: int) -> list[Entry]:
+        """Return which of the highest `count` trials, at least one, may be copied, ascending by score."""
+        return self._copyable[bisect_left(self._copyable, self.ranked[len(self.ranked) - count]) :]
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -181,23 +172,3 @@ class Population:
         at = bisect_left(self._copyable, entry)
         if self._copyable[at : at + 1] == [entry]:
             del self._copyable[at]
-
-
-class Sources:
-    """The trials that one may copy, ascending by score.
-
-    Args:
-        entries: a sorted list.
-        start: where they begin in it.
-        own: where the trial itself is, which does not count.
-    """
-
-    def __init__(self, entries: list[Entry], start: int, own: int | None) -> None:
-        self._entries, self._start, self._own = entries, start, own
-
-    def __len__(self) -> int:
-        return len(self._entries) - self._start - (self._own is not None)
-
-    def __getitem__(self, number: int) -> str:
-        at = self._start + number
-        return self._entries[at + (self._own is not None and at >= self._own)][2]

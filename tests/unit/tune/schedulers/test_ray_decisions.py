@@ -204,8 +204,7 @@ class ScriptedTraining(PopulationBasedTraining):
         return super()._exploit(tune_controller, trial, count, time)
 
     def _rng(self) -> random.Random:
-        sources = self._population.sources(self.target, self.count)
-        ready = [sources[number] for number in range(len(sources))]
+        ready = [trial_id for _, _, trial_id in self._population.sources(self.count)]
         rng = Scripted(0)
         rng.pick = ready.index(str(self.script[int(self.target)]))
         return rng
