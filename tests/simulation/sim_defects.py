@@ -449,7 +449,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     namespaces_overlooked: (),
     a_place_is_anybodys: (),
     deleted_whosever_it_is: ("experiment deleted",),
-    deleted_places_are_written: ("operator paused", "operator paused", "experiment deleted"),
+    deleted_places_are_written: ("store slow", "operator paused", "experiment deleted"),
     told_before_it_is_labelled: (),
     pods_wait_forever: (),
     counters_restart: ("pod vanishes",) * 3,
@@ -508,6 +508,8 @@ def provoking(seed: int, defect: Defect) -> Plan:
         plan = next(
             found for n in itertools.count() if feature in (found := placed_plan_of(seed + 1000 * n)).features
         )
+    if defect is deleted_places_are_written:
+        return plan.with_faults(_around_a_deletion(seed))
     faults = []
     for kind in kinds:
         for _ in range(choose.choice([1, 2, 3])):
@@ -515,3 +517,16 @@ def provoking(seed: int, defect: Defect) -> Plan:
             for_s = round(choose.choice([2.0, 8.0, 20.0]) * choose.random(), 3)
             faults.append(Fault(kind, at, for_s, round(choose.random(), 4)))
     return plan.with_faults(tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+def _around_a_deletion(seed: int) -> tuple[Fault, ...]:
+    """Return faults that stop operators for long in the middle of a write, while another one deletes the place."""
+    choose = random.Random(f"x {seed}")
+    at = round(2.0 + choose.random() * 10.0, 3)
+    faults = []
+    for _ in range(2):
+        began, lasts = max(0.3, at - choose.random() * 3.0), 12.0 + choose.random() * 14.0
+        faults.append(Fault("operator paused", round(began, 3), round(lasts, 3), round(choose.random(), 4)))
+    faults.append(Fault("experiment deleted", at, 0.5, round(choose.random(), 4)))
+    faults.append(Fault("store slow", round(max(0.2, at - 3.0), 3), 12.0, round(choose.random(), 4)))
+    return tuple(sorted(faults, key=lambda fault: fault.at))

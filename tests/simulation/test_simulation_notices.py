@@ -19,7 +19,7 @@ QUICK = {
     "counters_restart": 12,
     "dead_replicas_keep_their_shards": 8,
     "deleted_checkpoints_come_back": 55,
-    "deleted_places_are_written": 1856,
+    "deleted_places_are_written": 75,
     "duplicate_not_recognised": 5,
     "expired_leases_are_good": 12,
     "no_mark_of_removal": 25,
