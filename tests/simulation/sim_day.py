@@ -241,7 +241,7 @@ class DayWorld(SimWorld):
             self._tasks.add(asyncio.ensure_future(self._retire(experiment)))
 
     async def _retire(self, experiment: Hosted) -> None:
-        """Judge an experiment that is over, see it go, and remove what it was told to leave."""
+        """Judge an experiment that is over, wait until it is gone, and remove what its deletion has kept."""
         await asyncio.sleep(JUDGE_DELAY_S)
         if not experiment.deleted:
             self.judge(experiment)

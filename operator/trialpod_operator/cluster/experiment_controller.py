@@ -128,8 +128,8 @@ class ExperimentController:
         self._shell: ClusterShell  # of the experiment while it is open
         self._objects: AttemptObjects | None = None  # of another kind, as this operator has seen them
         self._bindings: PodBindings | None = None
-        self._trials_known = False  # since it was opened
-        self._compared = False  # these with the trials, likewise
+        self._children_listed = False  # when it was opened: the TuneTrials among them are known
+        self._compared = False  # TuneTrials with the trials, since then
         self._tried = False  # whether opening it was tried
         self._fenced_openings = 0  # in a row
         self._emptied = False  # whether its location was emptied while it was open; reset when it opens again
@@ -399,13 +399,12 @@ class ExperimentController:
 
     async def _compare_trials(self, bindings: PodBindings) -> None:
         """Find the TuneTrials that do not show how their trials ended, once after each opening."""
-        if not self._trials_known:
-            if not await self._services.first_lists.trials_shown():
-                await self._services.list_children(self.key)
-            self._trials_known = True
-        if not self._compared:
-            self._compared = True
-            bindings.compare_trials()
+        if self._compared:
+            return
+        if not self._children_listed and not await self._services.first_lists.trials_shown():
+            await self._services.list_children(self.key)
+        self._compared = True
+        bindings.compare_trials()
 
     def _apply_requests(
         self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment
@@ -638,7 +637,7 @@ class ExperimentController:
             self._writer.events.record_ending,
         )
         self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
-        self._compared, self._trials_known = False, listed
+        self._compared, self._children_listed = False, listed
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)

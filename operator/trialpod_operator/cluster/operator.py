@@ -50,9 +50,6 @@ from trialpod_operator.reports.service import ReportService
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trialpod-operator"
-ACCEPT_AFTER_S = 30.0
-"""Maximum time that attempts wait for the lists of all pods before they are accepted."""
-
 CERTIFICATES_INTERVAL_S = 3600.0
 HAND_OVER_TIMEOUT_S = 5.0
 """Maximum time that an operator which ends waits until all experiments are committed and closed."""
@@ -117,7 +114,6 @@ class OperatorProcess:
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
         self._watches: list[ObjectWatch] = []
-        self._pod_watches: list[ObjectWatch] = []  # of these, those of pods
         self._stopping = asyncio.Event()
         self._unwatch = asyncio.Event()
         self._signalled = False
@@ -214,19 +210,16 @@ class OperatorProcess:
 
         selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
         namespaces = self._options.namespaces or ("",)
-        self._pod_watches = [ObjectWatch(self._kube, paths.pods(each), selector, on_pod) for each in namespaces]
+        pods = [ObjectWatch(self._kube, paths.pods(each), selector, on_pod) for each in namespaces]
         trials = [ObjectWatch(self._kube, paths.trials(each), selector, on_trial) for each in namespaces]
-        self._watches = [*self._pod_watches, *trials]
-        self._controller.begin_lists([each.listed for each in self._pod_watches], [each.listed for each in trials])
+        self._watches = [*pods, *trials]
+        self._controller.begin_lists([each.listed for each in pods], [each.listed for each in trials])
         for watch in self._watches:
             self._in_background(watch.run()).add_done_callback(ended)
 
     async def _accept(self) -> None:
         """Accept attempts once their pods are known: each would have to prove who it is in a review of its token."""
-        with contextlib.suppress(TimeoutError):  # a namespace that cannot be listed keeps no others waiting
-            async with asyncio.timeout(ACCEPT_AFTER_S):
-                for watch in self._pod_watches:
-                    await watch.listed.wait()
+        await self._controller.services.first_lists.pods_shown()  # or not in time: then tokens are reviewed
         await self._server.accept()
 
     async def _hand_over(self) -> None:

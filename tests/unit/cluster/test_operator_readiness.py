@@ -16,8 +16,8 @@ from fake_api import FakeApi, FakeKube
 from fake_api_http import HttpApi
 
 from trialpod_operator.api.api_errors import ApiError, NotSentError, NotServedError, UnreachableError
+from trialpod_operator.cluster import first_lists, operator
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster import operator
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.operator import OperatorProcess
 from trialpod_operator.cluster.options import OperatorOptions
@@ -152,15 +152,16 @@ def test_lost_while_connecting_sends_no_write(tmp_path: Path, monkeypatch: pytes
         server.close()
 
 
-@pytest.mark.parametrize(("listed", "accepted_at"), [(1, operator.ACCEPT_AFTER_S), (2, 0.0)])
+@pytest.mark.parametrize(("listed", "accepted_at"), [(1, first_lists.WAIT_S), (2, 0.0)])
 def test_attempts_are_accepted_once_pods_are_listed_or_in_time(listed: int, accepted_at: float) -> None:
     """A namespace whose list is refused does not keep the attempts of the others waiting for good."""
 
     async def scenario() -> None:
         process = OperatorProcess(FakeKube(FakeApi()), OperatorOptions(host="127.0.0.1", report_port=0))
-        process._pod_watches = [SimpleNamespace(listed=asyncio.Event()) for _ in range(2)]  # type: ignore[misc]
-        for watch in process._pod_watches[:listed]:
-            watch.listed.set()
+        lists = [asyncio.Event() for _ in range(2)]
+        process._controller.begin_lists(lists, [])
+        for each in lists[:listed]:
+            each.set()
         accepted = []
 
         async def accept() -> None:

@@ -445,7 +445,6 @@ class Replica:
         """
         self._copy_files(everything=everything, journal_too=True)
         self._journal.bundle()
-        self._journal.remove_replaced()
 
     def _commit(self, *, everything: bool) -> None:
         """Copy the journal and tell how far; `everything` changes nothing here."""

@@ -32,6 +32,13 @@ def stored_journal(storage: DirectoryStorage) -> dict[str, bytes]:
     return {key: storage.read(key) for key in storage.list(f"{TRIALPOD_DIR}/{JOURNAL_DIR}")}
 
 
+def copy_each(journal: Journal, replica: Replica, numbers: range) -> None:
+    """Append records, and copy each as an object of its own."""
+    for number in numbers:
+        journal.append(b"%d" % number)
+        replica.copy()
+
+
 def history(directory: Path) -> tuple[bytes | None, list[bytes]]:
     journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, read_only=True)
     return journal.snapshot, list(journal.records())
@@ -84,9 +91,7 @@ class ChangedWhileRead(DirectoryStorage):
 def test_pull_beside_a_snapshot_fetches_the_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
-    for number in range(3):
-        journal.append(b"%d" % number)
-        replica.copy()
+    copy_each(journal, replica, range(3))
 
     def write_snapshot() -> None:
         journal.write_snapshot(b"after three")
@@ -153,9 +158,7 @@ def test_a_snapshot_replaces_the_pieces_before_it(
     monkeypatch.setattr(journal_replica, "BUNDLE_OF", 4)
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
-    for number in range(5):
-        journal.append(b"%d" % number)
-        replica.copy()
+    copy_each(journal, replica, range(5))
     assert len(stored_journal(storage)) == 6
     journal.write_snapshot(b"after five")
     replica.copy()
@@ -216,9 +219,7 @@ def test_a_restart_reads_many_pieces_as_few_objects(
     monkeypatch.setattr(journal_replica, "BUNDLE_OF", 10)
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
-    for number in range(25):
-        journal.append(b"%d" % number)
-        replica.copy()
+    copy_each(journal, replica, range(25))
     noting = Read(storage)
     second = Replica(tmp_path / "there", noting)
     second.pull()
@@ -226,9 +227,7 @@ def test_a_restart_reads_many_pieces_as_few_objects(
     assert history(tmp_path / "there") == (None, [b"%d" % number for number in range(25)])
 
     journal = journal_of(tmp_path / "there")
-    for number in range(25, 30):
-        journal.append(b"%d" % number)
-        second.copy()
+    copy_each(journal, second, range(25, 30))
     assert sum("bundle" in key for key in stored_journal(storage)) == 3
     copy = JournalCopy(Read(storage), tmp_path / "copy")
     storage.write(EXPERIMENT_KEY, b"{}")
@@ -259,9 +258,7 @@ def test_a_bundle_that_grows_while_listed_is_left_out(
     monkeypatch.setattr(journal_replica, "BUNDLE_OF", 4)
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
-    for number in range(4):
-        journal.append(b"%d" % number)
-        replica.copy()
+    copy_each(journal, replica, range(4))
     listed = storage.sizes(f"{TRIALPOD_DIR}/{JOURNAL_DIR}")
     last = max(key for key in listed if "bundle" not in key)
     del listed[last]
