@@ -12,6 +12,8 @@ from sim_storage import plain
 
 from trialpod.errors import TrialpodError
 from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.experiment.fsck.findings import Finding
+from trialpod_operator.experiment.replica.journal_layout import JOURNAL
 
 if TYPE_CHECKING:
     from sim_world import Hosted, SimWorld
@@ -74,14 +76,18 @@ def _history(experiment: Hosted, notes: list[str]) -> list[str]:
     found: list[str] = []
     world = experiment.world
     whole = {key: data for key, data in world.values.items() if "/.trialpod/journal/" not in key}
+    findings: list[Finding] = []
     try:
         examined = examine(plain(world.values, experiment.prefix), verify=True)
-        complete = examine(plain(whole | world.archive, experiment.prefix))
+        if not _left_out(experiment):
+            complete = examine(plain(whole | world.archive, experiment.prefix))
+            findings += complete.findings
+            if complete.records < examined.records or complete.replayed != "plan":
+                of = f"replayed by {complete.replayed}, of {examined.records}"
+                found.append(f"history: {complete.records} records, {of}")
     except TrialpodError as error:
         return [f"history: {error}"]
-    if complete.records < examined.records or complete.replayed != "plan":
-        found.append(f"history: {complete.records} records, replayed by {complete.replayed}, of {examined.records}")
-    for each in [*examined.findings, *complete.findings]:
+    for each in [*examined.findings, *findings]:
         if each.severity == "error":
             found.append(f"history: {each.check} {each.trial}: {each.what}")
             continue
@@ -99,6 +105,16 @@ def _history(experiment: Hosted, notes: list[str]) -> list[str]:
     if examined.state not in ended:
         found.append(f"history: the journal says that the experiment is {examined.state!r}")
     return found
+
+
+def _left_out(experiment: Hosted) -> bool:
+    """Whether the bucket never had the records of a segment, because it got the snapshot after it before them."""
+    start = f"{experiment.prefix}{JOURNAL}/"
+    segments = {
+        key.removeprefix(start).partition("/")[0] for key in experiment.world.archive if key.startswith(start)
+    }
+    left_out = [name for name in segments if experiment.world.archive.get(f"{start}{name}/{0:012d}") == b""]
+    return bool(left_out) and min(left_out) < max(segments)
 
 
 def _lines(experiment: Hosted) -> dict[str, list[dict[str, Any]]]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
+from trialpod_operator.experiment.durable import MAX_OBJECTS
+
 STEPS = 6
 MAX_FAILURES = 2
 END_S = 30.0
@@ -70,11 +72,14 @@ HELD_UP_SHARE = 0.5
 OWN_CODE_SHARE = 0.15
 """Of the seeds of `make soak`, so many have code of a user's that decides."""
 
+OBJECTS = (4, 15, MAX_OBJECTS)
+"""Of a journal, before a snapshot: with as many as in use, few plans have a snapshot while trials run."""
+
 NAMESPACE, OTHER_NAMESPACE = "team", "others"
 BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
 FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers",
             "workers apart", "scheduler auto", "search auto", "algorithm auto", "stopWhenNotWorth",
-            "several operators")  # fmt: skip
+            "several operators", "many snapshots")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a seed decides."""
+    """All that a seed decides.
+
+    Attributes:
+        objects: a snapshot replaces the journal's objects when there are so many.
+    """
 
     seed: int
     experiments: tuple[Experiment, ...]
@@ -147,6 +156,7 @@ class Plan:
     watch_delay_s: float
     step_s: float
     operators: int = 1
+    objects: int = MAX_OBJECTS
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Self:
         return replace(self, faults=faults)
@@ -159,6 +169,8 @@ class Plan:
             several.add("several namespaces")
         if self.operators > 1:
             several.add("several operators")
+        if self.objects < MAX_OBJECTS:
+            several.add("many snapshots")
         if len({(each.storage, each.name) for each in self.experiments}) < len(self.experiments):
             several.add("one place for two")
         return several.union(*(each.features for each in self.experiments))
@@ -295,6 +307,11 @@ def may_end_early(spec: dict[str, Any]) -> bool:
 
 def soak_plan_of(seed: int) -> Plan:
     """Return what a seed stands for in `make soak`."""
+    return replace(long_plan_of(seed), objects=random.Random(f"objects {seed}").choice(OBJECTS))
+
+
+def long_plan_of(seed: int) -> Plan:
+    """Return what a seed stood for while all journals grew as long as those in use."""
     own = random.Random(f"own code {seed}").random() < OWN_CODE_SHARE
     return decided_plan_of(seed) if own else plan_of(seed)
 

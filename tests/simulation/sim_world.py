@@ -75,7 +75,7 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.pods import attention
 from trialpod_operator.cluster.shards.membership import Membership
 from trialpod_operator.cluster.shards.ownership import Ownership
-from trialpod_operator.experiment import background_search
+from trialpod_operator.experiment import background_search, durable
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.experiment.replica import files, journal_layout, replica, shared_files, upload_queue
@@ -705,7 +705,12 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
     """
     from sim_oracles import judge
 
-    return run_to_its_end(plan.seed, lambda loop, folder: SimWorld(plan, loop, folder, keep), patched, judge)
+    per_running = min(durable.MAX_OBJECTS_PER_RUNNING, plan.objects // 8)
+    with (
+        mock.patch.object(durable, "MAX_OBJECTS", plan.objects),
+        mock.patch.object(durable, "MAX_OBJECTS_PER_RUNNING", per_running),
+    ):
+        return run_to_its_end(plan.seed, lambda loop, folder: SimWorld(plan, loop, folder, keep), patched, judge)
 
 
 class InTurn:

@@ -20,6 +20,7 @@ from sim_plan import (
     Fault,
     Plan,
     decided_plan_of,
+    long_plan_of,
     placed_plan_of,
     plain_plan_of,
     plan_from_text,
@@ -57,7 +58,7 @@ def holds(plan: Plan) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_rule_holds_whatever_goes_wrong(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
-        holds(plan_of(seed))
+        holds(soak_plan_of(seed))
 
 
 class TestOwnCode:
@@ -95,7 +96,7 @@ class TestOwnCode:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_rule_holds_in_many_runs(part: int) -> None:
     for seed in range(SEEDS + part, SEEDS + MORE_SEEDS, PARTS):
-        holds(plan_of(seed))
+        holds(soak_plan_of(seed))
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_every_kind_of_fault_has_happened() -> None:
     for seed in range(SEEDS + MORE_SEEDS, MOST_SEEDS):
         if all(fired[kind] for kind in (*KINDS, *FEATURES)):
             break
-        holds(plan_of(seed))
+        holds(soak_plan_of(seed))
     assert [kind for kind in (*KINDS, *FEATURES) if not fired[kind]] == []
 
 
@@ -211,13 +212,13 @@ def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
 
 def test_restarted_operator_finds_its_old_lease_removed() -> None:
     """And joins the others again."""
-    holds(soak_plan_of(1795683966))
+    holds(long_plan_of(1795683966))
 
 
 def test_shared_place_deleted_with_code_is_stored_again() -> None:
     """The status says that the script has to run again, and its user does that."""
     faults = (Fault("store slow", 0.006, 1.194, 0.1866), Fault("experiment deleted", 5.169, 0.25, 0.1591))
-    holds(soak_plan_of(1795682184).with_faults(faults))
+    holds(long_plan_of(1795682184).with_faults(faults))
 
 
 def test_retry_trains_no_further_than_the_stop_criterion() -> None:

@@ -641,7 +641,8 @@ class DurableExperiment:
         if errors := replica.errors - self._replica_errors:
             self._replica_errors += errors
             self._shell.replica_failed(errors)
-        if replica.pieces > self._max_objects and replica.catch_up():
+        # Another one before that would leave the segment between them out of the storage, and bring nothing.
+        if replica.pieces > self._max_objects and replica.snapshot_stored and replica.catch_up():
             self.journaled.write_snapshot()
             replica.request(self.position, urgent=True)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -97,6 +99,55 @@ def test_another_operator_resumes_from_committed_state_only(tmp_path: Path) -> N
         await within(second.commit())
         second.close()
         storage.gate.set()
+
+    run(test)
+
+
+class SlowSnapshots(Gated):
+    """A folder where only snapshots wait at the gate."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.begun = threading.Event()
+
+    def write_new(self, key: str, data: bytes) -> None:
+        if key.endswith(".snapshot"):
+            self.begun.set()
+            super().write_new(key, data)
+        else:
+            DirectoryStorage.write_new(self, key, data)
+
+
+def snapshots(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("work/**/*.snapshot")]
+
+
+def test_no_snapshot_before_the_last_one_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "MAX_OBJECTS", 0)
+    monkeypatch.setattr(durable, "MAX_OBJECTS_PER_RUNNING", 0)
+    monkeypatch.setattr(durable, "FLUSH_INTERVAL_S", 0.01)
+
+    async def test() -> None:
+        storage = SlowSnapshots(tmp_path / "storage")
+        storage.gate.clear()
+        experiment = RecordingShell(storage, tmp_path / "work").start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        assert await asyncio.to_thread(storage.begun.wait, 30)
+        rounds = asyncio.Event()
+        looks = itertools.count()
+        flush = experiment.journaled.flush
+
+        def count() -> None:
+            if next(looks) == 50:
+                rounds.set()
+            flush()
+
+        monkeypatch.setattr(experiment.journaled, "flush", count)
+        await within(rounds.wait(), 30.0)
+        assert snapshots(tmp_path) == ["00000002.snapshot"]
+        storage.gate.set()
+        experiment.close()
 
     run(test)
 

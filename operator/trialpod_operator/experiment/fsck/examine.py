@@ -118,6 +118,11 @@ class _Reading:
     names: dict[str, str]  # directories of trials that a script names itself
 
 
+def _has_decider(reading: _Reading) -> bool:
+    """Whether a user's own code decides, which is not here: the algorithms of the manifest have not seen anything."""
+    return bool(reading.stored["manifest"]["spec"].get("decider"))
+
+
 class _Examiner:
     def __init__(self, storage: Storage, verify: bool) -> None:
         self.storage = storage
@@ -147,6 +152,8 @@ class _Examiner:
             checked = check_records(reading.history, self._engine(self._plan(reading), reading))
             files = self._trial_files(reading, checked)
         self.findings.all += checked.findings.all
+        if not checked.restored:
+            return
         state = checked.engine.state
         self.found.name = reading.stored.get("name", "")
         self.found.state = state.flags.state
@@ -226,7 +233,10 @@ class _Examiner:
             return recording_engine(reading.stored.get("total"))
         # What a search algorithm that takes its time has suggested is in the records; it need not be made again.
         recorded = RecordedSearch(plan.search.total)
-        engine = Engine(recorded if is_slow(plan.search) else plan.search, plan.scheduler, plan.stopper)
+        if _has_decider(reading):
+            engine = recording_engine(reading.stored.get("total"))
+        else:
+            engine = Engine(recorded if is_slow(plan.search) else plan.search, plan.scheduler, plan.stopper)
         engine.controller.resources_of = plan.resources_for
         return engine
 
@@ -234,7 +244,12 @@ class _Examiner:
         """See whether the plan's algorithms would choose the same again."""
         plan = self._plan(reading)
         events = (record.event for record in reading.history.records)
-        if plan is None or is_slow(plan.search) or any(isinstance(event, SuggestionReady) for event in events):
+        if (
+            plan is None
+            or _has_decider(reading)
+            or is_slow(plan.search)
+            or any(isinstance(event, SuggestionReady) for event in events)
+        ):
             return
         try:
             number = first_other_choice(reading.history, self._engine(plan, reading))

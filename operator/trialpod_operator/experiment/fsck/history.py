@@ -89,11 +89,15 @@ class Facts:
 
 @dataclass
 class Checked:
-    """The outcome of `check_records`: the engine after the last record, and the facts by trial."""
+    """The outcome of `check_records`: the engine after the last record, and the facts by trial.
+
+    `restored`: the snapshot, if there is one, could be restored; else engine and facts say nothing.
+    """
 
     engine: Engine
     facts: dict[str, Facts]
     findings: Findings
+    restored: bool
 
 
 def check_records(history: History, engine: Engine) -> Checked:
@@ -105,7 +109,7 @@ def check_records(history: History, engine: Engine) -> Checked:
     """
     account = _Account(history, engine)
     account.run()
-    return Checked(engine, account.facts, account.findings)
+    return Checked(engine, account.facts, account.findings, account.restored)
 
 
 def first_other_choice(history: History, engine: Engine) -> int | None:
@@ -125,13 +129,15 @@ class _Account:
         self.engine = engine
         self.facts: dict[str, Facts] = {}
         self.findings = Findings()
+        self.restored = True
         self._counts: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
         self._results = 0
         self._at = ""
 
     def run(self) -> None:
-        if self.history.snapshot is not None and not self._restore(self.history.snapshot):
+        self.restored = self.history.snapshot is None or self._restore(self.history.snapshot)
+        if not self.restored:
             return
         search = self.engine.search
         left = sum(len(record.choices.created) for record in self.history.records if record.choices is not None)

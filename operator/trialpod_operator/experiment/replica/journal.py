@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
+from trialpod.storage.journal.format import SEGMENT_HEADER_BYTES
 from trialpod_operator.experiment.replica.journal_layout import (
     JOURNAL,
     REMOVED,
@@ -363,8 +364,13 @@ class JournalReplica:
                 continue
             theirs = self._storage.read(piece_key(name, last))
             ours = read_part(self._folder / name, last)[: len(theirs)]
-            # Behind a seal there is nothing, unless the snapshot that it was for is here.
-            beyond = not theirs and max(map(number_of, local)) == number_of(name)
+            # Behind a seal there is nothing, unless the snapshot that it was for is here. The header of a segment
+            # that was left out is nothing: who fetched the seal, and died before its snapshot, has written it.
+            beyond = (
+                not theirs
+                and max(map(number_of, local)) == number_of(name)
+                and (last > 0 or local[name] > SEGMENT_HEADER_BYTES)
+            )
             if beyond or not theirs.startswith(ours):
                 raise self._different()
 

@@ -449,7 +449,7 @@ class Replica:
     def _commit(self, *, everything: bool) -> None:
         """Copy the journal and tell how far; `everything` changes nothing here."""
         position = self._requested
-        if position != self._confirmed or everything:
+        if position != self._confirmed or everything or not self._journal.snapshot_stored:
             self._journal.copy()
         if position != self._confirmed:
             self._confirmed = position

@@ -318,6 +318,10 @@ class Journal:
             # The crash came while the file was made; nothing was ever appended to it.
             self._take_segment(_Segment(number, self._position + 1), 0, b"")
             return
+        if not data:
+            # It was ended before anything of it was copied. Where records are missing the next one does not fit.
+            self._take_segment(_Segment(number, self._position + 1), 0, b"")
+            return
         first, start = read_segment_header(data, path)
         if first != self._position + 1:
             raise JournalError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from trialpod.cli.main import main
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.checkpoints import open_checkpoints
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
@@ -355,3 +357,31 @@ def test_code_in_a_config_map_needs_no_file_here(stand: Stand) -> None:
     document["manifest"] = {**kind, "spec": spec}
     file.write_text(json.dumps(document))
     assert "cannot be made here" not in str(examine(open_storage(str(stand.directory))).findings)
+
+
+def made_by_another_search(stand: Stand, **spec: Any) -> None:
+    """Have the experiment come from a manifest, and its snapshot from a search that is not the manifest's."""
+    file = stand.directory / ".trialpod" / "experiment.json"
+    kind = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment", "metadata": {"name": "e"}}
+    plain = {"trainable": {"entrypoint": "train:train"}, "searchSpace": {"x": {"uniform": [0, 1]}}, "seed": 1}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "manifest": {**kind, "spec": {**plain, **spec}}}))
+    state = msgspec.msgpack.decode(stand.host.engine.snapshot(), type=Snapshot)
+    state.search = {"count": 3}
+    stand.host.close()
+    with closing(Journal.open(stand.directory / ".trialpod" / "journal")) as journal:
+        journal.write_snapshot(encode(EngineSnapshot(engine=msgspec.Raw(msgspec.msgpack.encode(state)))))
+
+
+def test_a_snapshot_of_a_users_own_search_is_checked(stand: Stand) -> None:
+    """Its state says nothing to the algorithms of the manifest, which have not suggested anything."""
+    made_by_another_search(stand, decider={"searchAlgorithm": {"entrypoint": "mine:Own"}})
+    found = examine(open_storage(str(stand.directory)))
+    assert [each for each in found.findings if each.check == "snapshot" and each.severity == "error"] == []
+    assert (found.records, found.trials) == (len(stand.records), 3)
+
+
+def test_a_snapshot_of_other_algorithms_is_an_error(stand: Stand) -> None:
+    made_by_another_search(stand)
+    (found,) = examine(open_storage(str(stand.directory))).findings
+    assert (found.severity, found.check) == ("error", "snapshot")
+    assert "does not fit BasicVariantGenerator" in found.what

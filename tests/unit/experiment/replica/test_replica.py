@@ -340,6 +340,40 @@ def test_killed_between_seals_and_snapshot_continues(tmp_path: Path, storage: Di
     assert history(tmp_path / "there") == (b"after two", [])
 
 
+@pytest.mark.parametrize("died_again", [False, True], ids=["once", "twice"])
+def test_killed_with_two_segments_left_out_continues(
+    tmp_path: Path, storage: DirectoryStorage, died_again: bool
+) -> None:
+    """After an outage with several snapshots. Also where the next process dies before its snapshot, too."""
+    journal = journal_of(tmp_path / "here")
+    journal.append(b"one")
+    replica = Replica(tmp_path / "here", storage)
+    replica.copy()
+    for number in (2, 3):
+        journal.write_snapshot(b"before %d" % number)
+        journal.append(b"not copied before its writer dies %d" % number)
+    journal.write_snapshot(b"never stored")
+    replica._journal._seal_before(4)
+
+    next_one = Replica(tmp_path / "there", storage)
+    next_one.pull()
+    found = journal_of(tmp_path / "there")
+    if died_again:
+        found.close()
+        next_one = Replica(tmp_path / "there", storage)
+        next_one.pull()
+        found = journal_of(tmp_path / "there")
+    assert next_one.sealed
+    assert list(found.records()) == [b"one"]
+    found.write_snapshot(b"after one")
+    found.append(b"two")
+    next_one.copy()
+    with pytest.raises(FencedError):
+        replica.copy()
+    Replica(tmp_path / "last", storage).pull()
+    assert history(tmp_path / "last") == (b"after one", [b"two"])
+
+
 def test_of_two_that_left_a_segment_out_one_continues(tmp_path: Path, storage: DirectoryStorage) -> None:
     both = []
     for name in ("first", "second"):

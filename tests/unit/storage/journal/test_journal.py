@@ -152,6 +152,30 @@ def test_a_torn_end_in_a_segment_that_is_not_the_last_is_damage(tmp_path):
         Journal.open(tmp_path)
 
 
+def test_an_empty_segment_between_others_has_no_records(tmp_path):
+    """A copy of a journal has one where a segment was ended before any of its records was copied."""
+    write(tmp_path, [b"one"])
+    (tmp_path / "00000002.log").touch()
+    (tmp_path / "00000003.log").touch()
+    for _ in range(2):
+        journal = Journal.open(tmp_path)
+        assert (journal.position, list(journal.records())) == (1, [b"one"])
+        journal.close()
+    write(tmp_path, [b"two"])
+    assert read(tmp_path) == (None, [b"one", b"two"])
+
+
+def test_a_segment_emptied_of_its_records_is_damage(tmp_path):
+    journal = Journal.open(tmp_path)
+    for record in (b"one", b"two", b"three"):
+        journal.append(record)
+        next_segment(journal, tmp_path)
+    journal.close()
+    os.truncate(tmp_path / "00000002.log", 0)
+    with pytest.raises(JournalError, match="begins with record 3, but record 2 is next"):
+        read(tmp_path)
+
+
 def test_a_missing_segment_is_named(tmp_path):
     journal = Journal.open(tmp_path)
     for _ in range(3):
