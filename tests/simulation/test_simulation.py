@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,12 @@ def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
 def test_restarted_operator_finds_its_old_lease_removed() -> None:
     """And joins the others again."""
     holds(long_plan_of(1795683966))
+
+
+def test_own_code_continues_where_a_snapshot_never_came() -> None:
+    """Its operator died between sealing the journal and storing the snapshot, which only the decider could repeat."""
+    fault = Fault("operator dies", 1.39, 4.509, 0.6742)
+    holds(replace(decided_plan_of(32), objects=4).with_faults((fault,)))
 
 
 def test_shared_place_deleted_with_code_is_stored_again() -> None:

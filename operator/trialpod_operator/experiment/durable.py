@@ -163,9 +163,7 @@ class DurableExperiment:
         self.resumed = self.position > 0
         self._replicated = self.position if in_storage else 0  # the storage has the journal up to here
         if replica is not None and replica.sealed:
-            # The one that the seal was for never came. It replaces the records that the files may lack.
-            self.files.bring()
-            self.journaled.write_snapshot()
+            self.journaled.begin_segment()
 
     @classmethod
     def open(

@@ -251,6 +251,14 @@ class JournaledEngine:
             return
         self._store_snapshot(engine, offsets)
 
+    def begin_segment(self) -> None:
+        """Continue in a new segment of the journal: the last one takes no more records in the storage.
+
+        Raises:
+            StorageError: it could not be made.
+        """
+        self._journal.begin_segment()
+
     def take_snapshot(self, engine: bytes) -> None:
         """Store the state of a decider's engine, which knows exactly what is in the journal."""
         try:

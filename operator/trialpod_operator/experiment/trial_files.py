@@ -123,17 +123,6 @@ class TrialFiles:
         """
         return {trial_id: self._needed(trial) for trial_id, trial in self._absent.items()}
 
-    def bring(self) -> None:
-        """Fetch all files that are absent, and continue them.
-
-        Raises:
-            StorageError: they cannot be fetched.
-        """
-        absent = self.absent()
-        if self._fetch is not None and absent:
-            self._fetch([key for keys in absent.values() for key in keys])
-            self.arrived(absent)
-
     def waiting(self) -> set[str]:
         """Return the trials of which something waits for their files to be here: results, or their end."""
         return self._absent.keys() & self._unopened.keys()

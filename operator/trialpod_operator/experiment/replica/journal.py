@@ -7,6 +7,8 @@
   takes the place of its next growth. What follows the snapshot is copied after it. So no process's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
+* The process that finds a segment sealed, and not its snapshot, creates an empty one and continues in the next
+  segment. So the snapshot of the process that sealed it, should it be alive, finds its place taken.
 * Many objects of a segment are also stored as one, a bundle, for those who read them all: a restart. What
   counts are the objects; nothing is found out from a bundle.
 * Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
@@ -90,10 +92,11 @@ class JournalReplica:
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
         self._bundled: dict[str, tuple[int, int]] = {}  # segment file -> end of its bundles, objects in them
         self._replaced: deque[str] = deque()  # segments and snapshots to remove; appended to under the lock
-        self._sealed_to = 0  # the snapshot that a sealed journal continues with
+        self._given_up: set[str] = set()  # snapshots in whose place the storage has an empty object
+        self._sealed_to = 0  # the segments before this one are sealed
         self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
-        """Whether the journal as it was pulled takes no more records: the next process writes a snapshot first."""
+        """Whether the last segment, as it was pulled, takes no more records: the next process begins another one."""
 
     @property
     def pieces(self) -> int:
@@ -203,7 +206,10 @@ class JournalReplica:
             self._pieces = {name: len(found) for name, found in pieces.segments.items()}
             self._bundled = {name: pieces.bundled(name) for name in pieces.segments}
             self._replaced = deque(pieces.replaced)
-            self._sealed_to = number_of(newest) + 1 if newest in seals else 0
+            self._given_up = set(pieces.given_up)
+            for name in pieces.given_up:
+                self._sent.setdefault(f"{number_of(name):08d}.log", 0)
+            self._sealed_to = max((number_of(name) + 1 for name in seals), default=0)
 
     def _copy_listed(self) -> None:
         names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
@@ -229,15 +235,25 @@ class JournalReplica:
 
     def _copy_since(self, latest: int, segments: list[str], snapshots: list[str]) -> None:
         for name in segments:
-            if number_of(name) >= latest:
+            if number_of(name) >= latest and not self._left_out(name):
                 if number_of(name) > self._newest:
-                    raise FileNotFoundError(f"the snapshot before {name} was not there yet")  # nor its seal
+                    self._give_up_snapshot(name)
                 self._copy_segment(name)
         if snapshots:
             self._forget_before(snapshots[-1])
             for name in [*segments, *snapshots]:
                 if number_of(name) < latest:
                     (self._folder / name).unlink(missing_ok=True)
+
+    def _give_up_snapshot(self, segment: str) -> None:
+        """See to it that no snapshot ever comes before a segment that was begun without one."""
+        number = number_of(segment)
+        snapshot = f"{number:08d}.snapshot"
+        if self._sealed_to != number or (self._folder / snapshot).exists():
+            raise FileNotFoundError(f"the snapshot before {segment} was not there yet")  # nor its seal
+        self._create(f"{JOURNAL}/{snapshot}", b"")
+        self._given_up.add(snapshot)
+        self._sent[segment] = 0
 
     def _copy_segment(self, name: str) -> None:
         sent = self._sent.get(name, 0)
@@ -318,9 +334,10 @@ class JournalReplica:
 
     def _forget_before(self, snapshot: str) -> None:
         number = number_of(snapshot)
-        for name in [name for name in (*self._snapshots, *self._sent) if number_of(name) < number]:
+        for name in [name for name in (*self._snapshots, *self._given_up, *self._sent) if number_of(name) < number]:
             self._replaced.append(name)
             self._snapshots.discard(name)
+            self._given_up.discard(name)
             for known in (self._sent, self._pieces, self._bundled):
                 known.pop(name, None)
 

@@ -2,8 +2,9 @@
 
 ``00000003.log/000000004096`` has the bytes of segment 3 from byte 4,096 on; an empty one is a seal, the end of its
 segment. ``00000003.log/bundle-000000000000-000000008192`` has the bytes of many of these objects too, so that a
-reader needs one request for them. ``00000003.snapshot`` is the snapshot before segment 3, whole.
-``00000002.log.removed`` marks where a segment was removed.
+reader needs one request for them. ``00000003.snapshot`` is the snapshot before segment 3, whole; an empty one says
+that it will never come, and that segment 3 continues segment 2. ``00000002.log.removed`` marks where a segment was
+removed.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class Pieces:
         snapshots: file names, oldest first; only the latest where there are several.
         segments: the bytes of each object, by its offset, by the segment's file name.
         bundles: where each bundle ends, by where it begins, by the same.
+        given_up: file names of snapshots that will never come.
         replaced: the file names of older snapshots and segments, which the latest snapshot has replaced.
     """
 
     def __init__(self, objects: Mapping[str, int]) -> None:
         """Take what a listing of the journal's folder found: sizes in bytes by key."""
         self.snapshots: list[str] = []
+        self.given_up: list[str] = []
         self.segments: dict[str, dict[int, int]] = {}
         self.bundles: dict[str, dict[int, int]] = {}
         for key in sorted(objects):
@@ -49,13 +52,14 @@ class Pieces:
             elif offset and SEGMENT.fullmatch(name):
                 self.segments.setdefault(name, {})[int(offset)] = objects[key]
             elif not offset and SNAPSHOT.fullmatch(name):
-                self.snapshots.append(name)
+                (self.snapshots if objects[key] else self.given_up).append(name)
         self.replaced: list[str] = []
         if self.snapshots:
             # Older ones are about to be removed, perhaps by a process that died before it got to it.
             number = number_of(self.snapshots[-1])
             older = {name for name in self.segments if number_of(name) < number}
             self.replaced = [*self.snapshots[:-1], *sorted(older)]
+            self.replaced += [name for name in self.given_up if number_of(name) < number]
             self.snapshots = self.snapshots[-1:]
             self.segments = {name: each for name, each in self.segments.items() if name not in older}
 

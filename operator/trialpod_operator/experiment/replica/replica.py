@@ -144,7 +144,7 @@ class Replica:
 
     @property
     def sealed(self) -> bool:
-        """Whether the journal as it was pulled takes no more records: the next process writes a snapshot first."""
+        """Whether the last segment, as it was pulled, takes no more records: the next process begins another one."""
         return self._journal.sealed
 
     @property

@@ -226,6 +226,31 @@ class Journal:
         sync_path(self._directory)
         self._remove_before(number)
 
+    def begin_segment(self) -> None:
+        """Continue in a new segment without a snapshot before it. If this fails, all is as before.
+
+        Raises:
+            StorageError: it could not be made.
+        """
+        self.sync()
+        assert self._current is not None
+        number, first = self._current.number + 1, self._position + 1
+        segment = self._path(number, "log")
+        fd = -1
+        try:
+            fd = self._create_segment(segment + _NEW)
+            os.rename(segment + _NEW, segment)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise storage_error(error, "cannot make", segment, SEGMENT_HEADER_BYTES) from error
+        with self._lock:
+            old, self._fd = self._fd, fd
+            os.close(old)
+        self._closed.append(self._current._replace(end=self._end))
+        self._current, self._end = _Segment(number, first), SEGMENT_HEADER_BYTES
+        sync_path(self._directory)
+
     def close(self) -> None:
         """Close the journal without syncing it. Closing it again does nothing."""
         with self._lock:

@@ -340,38 +340,94 @@ def test_killed_between_seals_and_snapshot_continues(tmp_path: Path, storage: Di
     assert history(tmp_path / "there") == (b"after two", [])
 
 
-@pytest.mark.parametrize("died_again", [False, True], ids=["once", "twice"])
-def test_killed_with_two_segments_left_out_continues(
-    tmp_path: Path, storage: DirectoryStorage, died_again: bool
-) -> None:
-    """After an outage with several snapshots. Also where the next process dies before its snapshot, too."""
-    journal = journal_of(tmp_path / "here")
-    journal.append(b"one")
-    replica = Replica(tmp_path / "here", storage)
-    replica.copy()
-    for number in (2, 3):
-        journal.write_snapshot(b"before %d" % number)
-        journal.append(b"not copied before its writer dies %d" % number)
-    journal.write_snapshot(b"never stored")
-    replica._journal._seal_before(4)
+def sealed_journal(folder: Path, storage: DirectoryStorage, left_out: int = 0) -> tuple[Journal, Replica]:
+    """Return a process that has copied one record, sealed the journal, and not stored its snapshot.
 
-    next_one = Replica(tmp_path / "there", storage)
+    Args:
+        folder: its directory.
+        storage: where it copies to.
+        left_out: how many segments were sealed of which nothing was copied: of an outage with several snapshots.
+    """
+    journal = journal_of(folder)
+    journal.append(b"one")
+    replica = Replica(folder, storage)
+    replica.copy()
+    for number in range(left_out + 1):
+        journal.append(b"not copied before the seal %d" % number)
+        journal.write_snapshot(b"never stored")
+    replica._journal._seal_before(left_out + 2)
+    return journal, replica
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_a_sealed_journal_continues_in_another_segment(
+    tmp_path: Path, storage: DirectoryStorage, left_out: int
+) -> None:
+    _, replica = sealed_journal(tmp_path / "first", storage, left_out)
+    next_one = Replica(tmp_path / "next", storage)
     next_one.pull()
-    found = journal_of(tmp_path / "there")
-    if died_again:
-        found.close()
-        next_one = Replica(tmp_path / "there", storage)
-        next_one.pull()
-        found = journal_of(tmp_path / "there")
     assert next_one.sealed
-    assert list(found.records()) == [b"one"]
-    found.write_snapshot(b"after one")
-    found.append(b"two")
+    journal = journal_of(tmp_path / "next")
+    assert list(journal.records()) == [b"one"]
+    journal.begin_segment()
+    journal.append(b"two")
     next_one.copy()
     with pytest.raises(FencedError):
         replica.copy()
+    last = Replica(tmp_path / "last", storage)
+    last.pull()
+    assert not last.sealed
+    found = journal_of(tmp_path / "last")
+    assert (found.snapshot, list(found.records())) == (None, [b"one", b"two"])
+    found.append(b"three")
+    last.copy()
+    found.write_snapshot(b"after three")
+    last.copy()
+    assert sorted(key for key in stored_journal(storage) if ".removed" not in key) == [
+        f".trialpod/journal/{left_out + 3:08d}.log/000000000000",
+        f".trialpod/journal/{left_out + 3:08d}.snapshot",
+    ]
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_who_continues_a_sealed_journal_may_die_too(
+    tmp_path: Path, storage: DirectoryStorage, left_out: int, copied: bool
+) -> None:
+    """Before or after what it began came into the storage; its directory is still there."""
+    sealed_journal(tmp_path / "first", storage, left_out)
+    for folder in ("next", "next", "elsewhere"):
+        replica = Replica(tmp_path / folder, storage)
+        replica.pull()
+        journal = journal_of(tmp_path / folder)
+        assert list(journal.records()) == [b"one"]
+        if replica.sealed:
+            journal.begin_segment()
+        if copied:
+            replica.copy()
+        journal.close()
+    last = journal_of(tmp_path / "elsewhere")
+    last.append(b"two")
+    replica.copy()
     Replica(tmp_path / "last", storage).pull()
-    assert history(tmp_path / "last") == (b"after one", [b"two"])
+    assert history(tmp_path / "last") == (None, [b"one", b"two"])
+
+
+def test_of_two_that_continue_a_sealed_journal_one_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:
+    sealed_journal(tmp_path / "first", storage)
+    both = []
+    for name in ("second", "third"):
+        replica = Replica(tmp_path / name, storage)
+        replica.pull()
+        journal = journal_of(tmp_path / name)
+        journal.begin_segment()
+        journal.append(name.encode())
+        both.append(replica)
+    both[1].copy()
+    with pytest.raises(FencedError):
+        both[0].copy()
+    Replica(tmp_path / "last", storage).pull()
+    assert history(tmp_path / "last") == (None, [b"one", b"third"])
 
 
 def test_of_two_that_left_a_segment_out_one_continues(tmp_path: Path, storage: DirectoryStorage) -> None:
@@ -393,32 +449,6 @@ def test_of_two_that_left_a_segment_out_one_continues(tmp_path: Path, storage: D
         both[0].copy()
     Replica(tmp_path / "there", storage).pull()
     assert history(tmp_path / "there") == (b"after second", [])
-
-
-def test_a_sealed_journal_continues_with_a_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
-    first = journal_of(tmp_path / "first")
-    first.append(b"one")
-    replica = Replica(tmp_path / "first", storage)
-    replica.copy()
-    first.append(b"lost with its process, which died between seal and snapshot")
-    first.write_snapshot(b"after both")
-    replica._journal._seal_before(2)
-
-    next_one = Replica(tmp_path / "next", storage)
-    next_one.pull()
-    assert next_one.sealed
-    journal = journal_of(tmp_path / "next")
-    assert list(journal.records()) == [b"one"]
-    journal.write_snapshot(b"after one")
-    journal.append(b"two")
-    next_one.copy()
-    with pytest.raises(FencedError):
-        replica.copy()
-    last = Replica(tmp_path / "last", storage)
-    last.pull()
-    assert not last.sealed
-    found = journal_of(tmp_path / "last")
-    assert (found.snapshot, list(found.records())) == (b"after one", [b"two"])
 
 
 def test_the_second_of_two_writers_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:

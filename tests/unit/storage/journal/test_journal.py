@@ -152,6 +152,17 @@ def test_a_torn_end_in_a_segment_that_is_not_the_last_is_damage(tmp_path):
         Journal.open(tmp_path)
 
 
+def test_a_segment_begun_without_a_snapshot_loses_nothing(tmp_path):
+    journal = Journal.open(tmp_path)
+    journal.append(b"one")
+    journal.begin_segment()
+    journal.append(b"two")
+    assert list(journal.records()) == [b"one", b"two"]
+    journal.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001.log", "00000002.log"]
+    assert read(tmp_path) == (None, [b"one", b"two"])
+
+
 def test_an_empty_segment_between_others_has_no_records(tmp_path):
     """A copy of a journal has one where a segment was ended before any of its records was copied."""
     write(tmp_path, [b"one"])
