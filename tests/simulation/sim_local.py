@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from fake_pods import Caller
 from sim_kernel import PROCESS, Kernel, Process, SimLoop, SimThread, kernel, sim_threading, sim_time
@@ -687,6 +688,7 @@ def simulate_local(plan: LocalPlan, *, keep: bool = False) -> Outcome:
     """
     from sim_local_oracles import judge_local
 
-    return run_to_its_end(
-        plan.seed, lambda loop, folder: LocalWorld(plan, loop, folder, keep), patched_local, judge_local, Killed
-    )
+    with mock.patch.object(host_module, "SNAPSHOT_MIN_BYTES", plan.journal_bytes):
+        return run_to_its_end(
+            plan.seed, lambda loop, folder: LocalWorld(plan, loop, folder, keep), patched_local, judge_local, Killed
+        )

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from sim_plan import AUTO_SHARE, CLASS, FUNCTION, PLAIN_CLASS, Fault, experiment_spec, with_auto
 
+from trialpod_operator.experiment.journaled_engine import SNAPSHOT_MIN_BYTES
+
 END_S = 25.0
 """Faults begin within this time."""
 
@@ -38,6 +40,8 @@ IN_A_BUCKET = (
 )
 LONG = {"store away": (900.0,), "run paused": (120.0,), "trial paused": (120.0,), "disk full": (120.0,)}
 """What may last longer: a run waits five minutes for the bucket at its end."""
+JOURNAL_BYTES = (1000, 5000, SNAPSHOT_MIN_BYTES)
+"""Of a journal, before a snapshot: with as many as in use, no plan has a snapshot while trials run."""
 LOCAL_KINDS = (*ALWAYS, *IN_A_FOLDER, *IN_A_BUCKET)
 
 
@@ -52,6 +56,7 @@ class LocalPlan:
         cpus: of the machine; a trial takes one.
         keeps_every: a function reports a checkpoint with every so many results; 0 = with none.
         step_s: approximate time of a trial's step.
+        journal_bytes: a snapshot replaces the journal's records when they have so many.
     """
 
     seed: int
@@ -62,6 +67,7 @@ class LocalPlan:
     keeps_every: int
     step_s: float
     faults: tuple[Fault, ...]
+    journal_bytes: int = SNAPSHOT_MIN_BYTES
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Self:
         """Return it with these faults instead."""
@@ -80,6 +86,11 @@ def local_plan_from_text(text: str) -> LocalPlan:
 
 def local_plan_of(seed: int) -> LocalPlan:
     """Return what a seed stands for."""
+    return replace(long_local_plan_of(seed), journal_bytes=random.Random(f"bytes {seed}").choice(JOURNAL_BYTES))
+
+
+def long_local_plan_of(seed: int) -> LocalPlan:
+    """Return what a seed stood for while all journals grew as large as those in use."""
     plan = earlier_local_plan_of(seed)
     choose = random.Random(f"local auto {seed}")
     if choose.random() >= AUTO_SHARE:

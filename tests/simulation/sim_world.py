@@ -573,6 +573,8 @@ W = TypeVar("W", bound=Any)
 MAX_FEW = attention.MAX_FEW
 BUNDLE_OF = 5
 """Objects of a journal that are stored as one: few enough that it happens in most plans."""
+BYTES_OF = 500
+"""Bytes of a journal for each of its objects, before a snapshot: about as many as they have."""
 _FREEZE_AT = (0, 10, 40)
 """Before these runs of a process, what is there by then is taken out of what `gc` looks at after each run."""
 _runs = itertools.count()
@@ -706,7 +708,9 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
     from sim_oracles import judge
 
     per_running = min(durable.MAX_OBJECTS_PER_RUNNING, plan.objects // 8)
+    size = host_module.SNAPSHOT_MIN_BYTES if plan.objects == durable.MAX_OBJECTS else plan.objects * BYTES_OF
     with (
+        mock.patch.object(host_module, "SNAPSHOT_MIN_BYTES", size),
         mock.patch.object(durable, "MAX_OBJECTS", plan.objects),
         mock.patch.object(durable, "MAX_OBJECTS_PER_RUNNING", per_running),
     ):
