@@ -149,6 +149,8 @@ class Shell:
 
     def python(self, *args: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments to its end."""
+        if args[0] == "-m" or args[0].endswith(".py"):
+            return WARM.run(args, cwd=self.folder, env=self.env, stdin=None, timeout_s=timeout_s)
         return self.execute([sys.executable, *args], timeout_s=timeout_s)
 
     def execute(

@@ -1,14 +1,16 @@
-"""Runs `trialpod` commands as forks of a process that has imported what they begin with: half of a short one's CPU.
+"""Runs commands and scripts as forks of a process that has imported what they begin with: half of a short one's CPU.
 
-A fork is the command: it has its own environment, folder and streams, runs the installed script as ``__main__``, and
-ends as an interpreter does. What only a process of its own shows, as its environment in /proc, or an import that one
-command lacks and another has, is seen where tests start a real one: `Shell.start`, and those that name the program.
+A fork is the command: it has its own environment, folder and streams, runs the script as ``__main__``, and ends as
+an interpreter does. What only a process of its own shows, as its environment in /proc, or an import that one command
+lacks and another has, is seen where tests start a real one: `Shell.start`, and those that name the program.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
+import io
 import json
 import os
 import runpy
@@ -18,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTimeError
@@ -25,11 +28,14 @@ from importlib import import_module
 from pathlib import Path
 
 IMPORTED = (
-    "asyncio", "trialpod.cli.main", "trialpod.tune", "trialpod.tune.trial", "trialpod_operator.commands.run",
-    "trialpod_operator.commands.fsck", "trialpod_operator.commands.results", "trialpod_operator.api.loader",
-    "trialpod_operator.api.overrides", "trialpod_operator.api.validation", "trialpod_operator.display.choose",
-    "trialpod_operator.display.plain", "trialpod_operator.local.command_line", "trialpod_operator.local.loading",
-    "trialpod_operator.local.presenter", "trialpod_operator.local.shell", "trialpod_operator.reports.server",
+    "asyncio", "trialpod.cli.main", "trialpod.compat.ray", "trialpod.tune", "trialpod.tune.result_grid",
+    "trialpod.tune.script_errors", "trialpod.tune.shipping.diagnosis", "trialpod.tune.trial", "trialpod.tune.tuner",
+    "trialpod_operator.api.loader", "trialpod_operator.api.overrides", "trialpod_operator.api.validation",
+    "trialpod_operator.commands.fsck", "trialpod_operator.commands.results", "trialpod_operator.commands.run",
+    "trialpod_operator.display.choose", "trialpod_operator.display.plain", "trialpod_operator.display.quiet",
+    "trialpod_operator.local.backend", "trialpod_operator.local.command_line",
+    "trialpod_operator.local.experiment_run", "trialpod_operator.local.loading", "trialpod_operator.local.presenter",
+    "trialpod_operator.local.shell", "trialpod_operator.reports.server", "trialpod_operator.view.rerun",
 )  # fmt: skip
 
 
@@ -43,7 +49,7 @@ class WarmCommands:
     def run(
         self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: str | None, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script of Python with its arguments to its end, and return what it printed, as `subprocess.run` does.
+        """Run a script of Python, or ``-m`` and a module, with its arguments to its end; return what it printed.
 
         Raises:
             subprocess.TimeoutExpired: It took too long, and was killed.
@@ -140,11 +146,31 @@ def _become(message: bytes, descriptors: list[int]) -> list[str]:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[0] = os.path.dirname(command[0])
-    sys.argv = command
+    sys.argv = list(command)
     sys.orig_argv = [sys.executable, *command]
     return command  # type: ignore[no-any-return]
 
 
+def run_as_main(command: Sequence[str]) -> None:
+    """Do what ``python COMMAND`` does once it has begun."""
+    try:
+        if command[0] == "-m":
+            sys.path[0] = os.getcwd()
+            sys.argv = list(command[1:])
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            path = os.path.abspath(command[0])
+            sys.path[0] = os.path.dirname(os.path.realpath(path))
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            main.__dict__.update(__file__=path, __cached__=None, __builtins__=builtins)
+            with io.open_code(path) as script:
+                code = compile(script.read(), path, "exec", dont_inherit=True)
+            exec(code, main.__dict__)
+    except Exception as error:  # noqa: BLE001 - any, as the interpreter
+        trace = error.__traceback__.tb_next if error.__traceback__ else None  # without this function
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
 if __name__ == "__main__":
-    runpy.run_path(serve(socket.socket(fileno=int(sys.argv[1])))[0], run_name="__main__")
+    run_as_main(serve(socket.socket(fileno=int(sys.argv[1]))))
