@@ -14,6 +14,8 @@ BIN := $(VENV)/bin
 COMPILE := python -m compileall -q runtime operator
 COMPILED := .compiled
 SLOWEST := --durations=20 --durations-min=2
+# Files of quick tests are in memory where there is room.
+QUICK = TMPDIR="$$(tools/test_folder)"
 # The test cluster's Kubernetes: newest, or oldest, the oldest one that the chart accepts.
 KUBERNETES ?= newest
 export TRIALPOD_CLUSTER_KUBERNETES := $(KUBERNETES)
@@ -64,7 +66,7 @@ test-fast: $(VENV)/$(COMPILED)
 	@tools/build_minio >/dev/null
 	@$(BIN)/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
-	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" $(SLOWEST) tests
+	$(QUICK) $(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" $(SLOWEST) tests
 
 test-slow: $(VENV)/$(COMPILED) test-newest ## The tests that take longer (kills, faults of the store, every example), and the newest Python
 	@tools/build_minio >/dev/null
@@ -76,7 +78,7 @@ test-newest: $(NEWEST_VENV)/$(COMPILED) ## The tests that depend on the version 
 	@tools/build_minio >/dev/null
 	@$(NEWEST_VENV)/bin/$(COMPILE)
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" $(SLOWEST) \
+	$(QUICK) $(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" $(SLOWEST) \
 	  tests/unit tests/contract tests/local
 
 test-debian: ## The unit and contract tests with the Python of a Debian suite: DEBIAN=sid has the newest (root)

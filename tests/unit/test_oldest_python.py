@@ -42,8 +42,12 @@ def newer(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             names = NEWER.get(str(node.module), set())
             yield from (f"{node.module}.{each.name}" for each in node.names if each.name in names)
-        elif isinstance(node, ast.Attribute) and node.attr in NEWER.get(ast.unparse(node.value), ()):
-            yield f"{ast.unparse(node.value)}.{node.attr}"
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr in NEWER.get(node.value.id, ())
+        ):
+            yield f"{node.value.id}.{node.attr}"
         todo += ast.iter_child_nodes(node)
 
 
