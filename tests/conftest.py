@@ -18,7 +18,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+
+_before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+from hypothesis import settings  # noqa: E402 - pytest rewrites all of a plug-in; kept, this is done once
+
+sys.dont_write_bytecode = _before
 
 # A shell's background jobs ignore Ctrl-C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
