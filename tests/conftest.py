@@ -8,6 +8,8 @@ Tests in tests/cluster need a real cluster, so they run only when they are asked
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import os
 import shutil
@@ -60,16 +62,33 @@ def _own_temporary_folder() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep the rewritten modules of tests, also where the environment says that Python keeps no bytecode.
 
-    Only these: a module that a test writes twice within a second must not be taken from its bytecode.
+    Only these: a module that a test writes twice within a second must not be taken from its bytecode. In a fresh tree
+    one process rewrites them, and its siblings wait for it, rather than each all of them.
     """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
-        return (yield)
+        with rewritten_once() if hasattr(session.config, "workerinput") else contextlib.nullcontext():
+            return (yield)
     finally:
         sys.dont_write_bytecode = before
+
+
+@contextlib.contextmanager
+def rewritten_once() -> Iterator[None]:
+    """While most tests have not been rewritten, let one process import them before its siblings do."""
+    kept = f".{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    files = list(Path(__file__).parent.rglob("test_*.py"))
+    missing = [each for each in files if not (each.parent / "__pycache__" / (each.stem + kept)).exists()]
+    with open(__file__) as lock:
+        if len(missing) > len(files) // 2:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
