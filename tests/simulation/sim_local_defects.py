@@ -21,7 +21,6 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.replica.journal import JournalReplica
-from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.experiment.trial_files import TrialFiles
 from trialpod_operator.local import workers
 from trialpod_operator.local.shell import LocalShell
@@ -48,17 +47,6 @@ def replaced_segments_go_at_once(put: Put) -> None:
         return made
 
     put(Journals, "open", opened)
-
-
-def files_under_the_journals_lock(put: Put) -> None:
-    """While files are sent before a snapshot, nobody else may look at the journal."""
-
-    def copy(self: Replica, _: Callable[[], None]) -> None:
-        with self._journal._lock:
-            right(self, self._journal._refuse_outdated)
-
-    right = Replica._copy_before_snapshot
-    put(Replica, "_copy_before_snapshot", copy)
 
 
 def removed_before_it_is_known(put: Put) -> None:
@@ -174,7 +162,6 @@ _ENDS = ("run dies", "run killed", "run told to end")
 LOCAL_DEFECTS: dict[LocalDefect, tuple[bool, tuple[str, ...]]] = {
     attempts_begin_unknown: (True, ("another machine takes over",) * 2),
     replaced_segments_go_at_once: (True, ("run told to end", "store answers lost", "store away")),
-    files_under_the_journals_lock: (True, ("another machine takes over",) * 2),
     removed_before_it_is_known: (True, ("machine lost",) * 3),
     nobody_is_fenced: (True, ("another machine takes over",) * 2),
     the_lock_is_not_looked_at: (False, ("second run",)),

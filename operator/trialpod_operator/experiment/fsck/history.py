@@ -204,8 +204,9 @@ class _Account:
                 self._error(
                     "counter", f"disruptions are {trial.disruptions}, but {disruptions} happened", trial.trial_id
                 )
-        failures: int | None = 0 if trial.decision_count == len(kept) else None
-        for decision in kept:
+        complete = trial.decision_count == len(kept)
+        failures: int | None = 0 if complete else None
+        for decision in kept if complete else kept[1:]:  # those behind the first one are not kept
             if decision.kind == "retry" and decision.reason.get("source") == "user":
                 failures = 0
             elif decision.kind in ("retry", "failure"):

@@ -3,9 +3,11 @@
 * The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
   it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
   machines the second is stopped by the first object that it finds taken (`FencedError`).
-* A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
-  takes the place of its next growth. What follows the snapshot is copied after it. So no process's records are
-  replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
+* A segment is sealed before the next one is copied: an empty object, created only if there is none, takes the place
+  of its next growth. A snapshot replaces sealed segments that were copied to their ends, so it knows every record
+  that it replaces. It is stored beside the copying: records do not wait for it, nor for the files before it.
+* Where segments that a snapshot replaces are not here (a run without a storage came between), they are sealed as they
+  are, and the snapshot comes before all that follows. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
 * The process that finds a segment sealed, and not its snapshot, creates an empty one and continues in the next
   segment. So the snapshot of the process that sealed it, should it be alive, finds its place taken.
@@ -61,7 +63,7 @@ class JournalReplica:
         directory: the experiment's.
         storage: the experiment's location in the storage.
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
-            replaced by it, with what finds out whether another process has continued.
+            replaced by it, with what copies the journal, and what finds out whether another process has continued.
         files: the files that follow from the journal: a write to it that succeeds is a look at it.
         late: called with what was written.
         monotonic: seconds, for differences only.
@@ -71,7 +73,7 @@ class JournalReplica:
         self,
         directory: Path,
         storage: Storage,
-        before_snapshot: Callable[[Callable[[], None]], None],
+        before_snapshot: Callable[[Callable[[], None], Callable[[], None]], None],
         files: SharedFiles,
         late: PostDeleteCleanup,
         monotonic: Callable[[], float],
@@ -84,7 +86,7 @@ class JournalReplica:
         self._late = late
         self._monotonic = monotonic
         self._copying = threading.Lock()  # held while the journal is copied; its holder changes what is below
-        # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
+        # Held while the storage and what is known of it here may differ. Not while files or a snapshot are sent:
         # another thread that sends one of the same files asks `refuse_outdated` for it, under the file's lock.
         self._lock = threading.Lock()
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
@@ -111,10 +113,15 @@ class JournalReplica:
     @property
     def snapshot_stored(self) -> bool:
         """Whether the storage has the latest snapshot that is here, if there is any."""
-        here = (
-            [name for name in os.listdir(self._folder) if SNAPSHOT.fullmatch(name)] if self._folder.is_dir() else []
-        )
-        return not here or max(here) in self._snapshots
+        return not self._unstored_snapshot()
+
+    def _unstored_snapshot(self) -> str:
+        here = os.listdir(self._folder) if self._folder.is_dir() else []
+        latest = max((name for name in here if SNAPSHOT.fullmatch(name)), default="")
+        return latest if self._is_unstored(latest) else ""
+
+    def _is_unstored(self, snapshot: str) -> bool:
+        return bool(snapshot) and snapshot not in self._snapshots and snapshot not in self._given_up
 
     def pull(self, before: Callable[[], None]) -> bool:
         """Bring the journal up to what the storage holds; return True when anything was fetched.
@@ -155,6 +162,26 @@ class JournalReplica:
                 with contextlib.suppress(FileNotFoundError):
                     return self._copy_listed()
             return self._copy_listed()
+
+    def store_snapshot(self) -> None:
+        """Store the latest snapshot, unless it is, and have it replace what comes before it; for one thread.
+
+        Raises:
+            FencedError: another process has continued the journal.
+            StorageError: the storage does not take it.
+        """
+        name = self._unstored_snapshot()
+        if not name:
+            return
+        self._before_snapshot(self.copy, self.refuse_outdated)
+        with self._lock:
+            if number_of(name) > self._newest:
+                return  # its segment came after the journal was copied
+        self._put(f"{JOURNAL}/{name}", read_part(self._folder / name, 0))
+        self._late.written(f"{JOURNAL}/{name}")
+        with self._lock:
+            self._snapshots.add(name)
+            self._forget_before(name)
 
     def bundle(self) -> None:
         """Store the latest objects of a segment as one too, if there are enough of them.
@@ -213,47 +240,54 @@ class JournalReplica:
 
     def _copy_listed(self) -> None:
         names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
-        snapshots = [name for name in names if SNAPSHOT.fullmatch(name)]
         segments = [name for name in names if SEGMENT.fullmatch(name)]
-        latest = number_of(snapshots[-1]) if snapshots else 0
-        if snapshots and snapshots[-1] not in self._snapshots:
-            with self._lock:
-                for name in segments:
-                    if number_of(name) == self._newest < latest and not self._left_out(name):
-                        self._copy_segment(name)
-                self._seal_before(latest)
-            self._before_snapshot(self.refuse_outdated)
-            with self._lock:
-                self._create(f"{JOURNAL}/{snapshots[-1]}", read_part(self._folder / snapshots[-1], 0))
-                self._snapshots.add(snapshots[-1])
+        latest = max((name for name in names if SNAPSHOT.fullmatch(name)), default="")
+        if self._is_unstored(latest) and self._lacks_segments(segments, latest):
+            self._bridge(segments, latest)
         with self._lock:
-            self._copy_since(latest, segments, snapshots)
+            for name in segments:
+                number = number_of(name)
+                if number < self._newest or self._left_out(name):
+                    continue
+                if number > self._newest:
+                    self._begin_copy(number)
+                self._copy_segment(name)
+
+    def _lacks_segments(self, segments: list[str], snapshot: str) -> bool:
+        """Return whether segments that a snapshot replaces can neither be copied nor are in the storage."""
+        replaced = [f"{number:08d}.log" for number in range(self._newest, number_of(snapshot))]
+        return any(name not in segments or self._left_out(name) for name in replaced)
+
+    def _bridge(self, segments: list[str], snapshot: str) -> None:
+        """Store a snapshot before all that follows it."""
+        with self._lock:
+            for name in segments:
+                if number_of(name) == self._newest and not self._left_out(name):
+                    self._copy_segment(name)
+            self._seal_before(number_of(snapshot))
+        self._before_snapshot(lambda: None, self.refuse_outdated)
+        with self._lock:
+            self._create(f"{JOURNAL}/{snapshot}", read_part(self._folder / snapshot, 0))
+            self._snapshots.add(snapshot)
+            self._forget_before(snapshot)
 
     def _left_out(self, name: str) -> bool:
         """Return whether a segment was sealed before anything of it was copied: the snapshot that follows has it."""
         return self._sealed_to > number_of(name) and not self._sent.get(name)
 
-    def _copy_since(self, latest: int, segments: list[str], snapshots: list[str]) -> None:
-        for name in segments:
-            if number_of(name) >= latest and not self._left_out(name):
-                if number_of(name) > self._newest:
-                    self._give_up_snapshot(name)
-                self._copy_segment(name)
-        if snapshots:
-            self._forget_before(snapshots[-1])
-            for name in [*segments, *snapshots]:
-                if number_of(name) < latest:
-                    (self._folder / name).unlink(missing_ok=True)
+    def _begin_copy(self, number: int) -> None:
+        """See to it that the segments before this one have ended, and that no other process continues after them."""
+        if self._sealed_to < number:
+            self._seal_before(number)
+        elif not (self._folder / f"{number:08d}.snapshot").exists():
+            self._give_up_snapshot(number)  # the seal is another process's
 
-    def _give_up_snapshot(self, segment: str) -> None:
+    def _give_up_snapshot(self, number: int) -> None:
         """See to it that no snapshot ever comes before a segment that was begun without one."""
-        number = number_of(segment)
         snapshot = f"{number:08d}.snapshot"
-        if self._sealed_to != number or (self._folder / snapshot).exists():
-            raise FileNotFoundError(f"the snapshot before {segment} was not there yet")  # nor its seal
         self._create(f"{JOURNAL}/{snapshot}", b"")
         self._given_up.add(snapshot)
-        self._sent[segment] = 0
+        self._sent[f"{number:08d}.log"] = 0
 
     def _copy_segment(self, name: str) -> None:
         sent = self._sent.get(name, 0)
@@ -318,8 +352,13 @@ class JournalReplica:
 
     def _create(self, key: str, data: bytes) -> tuple[int, bool]:
         """Create an object, unless it exists; return how many of these bytes it has, and whether it was made now."""
+        taken, made = self._put(key, data)
+        self._late.written(key, self._made_at)
+        self._made_at = self._monotonic()
+        return taken, made
+
+    def _put(self, key: str, data: bytes) -> tuple[int, bool]:
         self._late.write_soon(key)
-        made = True
         try:
             self._storage.write_new(key, data)
         except KeyExistsError:
@@ -327,10 +366,8 @@ class JournalReplica:
             found = self._storage.read(key)
             if found != data and not (found and data.startswith(found)):
                 raise self._outdated(key) from None
-            data, made = found, False
-        self._late.written(key, self._made_at)
-        self._made_at = self._monotonic()
-        return len(data), made
+            return len(found), False
+        return len(data), True
 
     def _forget_before(self, snapshot: str) -> None:
         number = number_of(snapshot)
@@ -340,6 +377,9 @@ class JournalReplica:
             self._given_up.discard(name)
             for known in (self._sent, self._pieces, self._bundled):
                 known.pop(name, None)
+        for name in os.listdir(self._folder):
+            if (SEGMENT.fullmatch(name) or SNAPSHOT.fullmatch(name)) and number_of(name) < number:
+                (self._folder / name).unlink(missing_ok=True)
 
     def remove_replaced(self) -> None:
         """Remove what a stored snapshot has replaced from the storage; for one thread.

@@ -449,7 +449,7 @@ class Replica:
     def _commit(self, *, everything: bool) -> None:
         """Copy the journal and tell how far; `everything` changes nothing here."""
         position = self._requested
-        if position != self._confirmed or everything or not self._journal.snapshot_stored:
+        if position != self._confirmed or everything:
             self._journal.copy()
         if position != self._confirmed:
             self._confirmed = position
@@ -484,6 +484,7 @@ class Replica:
                 self._record_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
+        self._journal.store_snapshot()
         self._journal.remove_replaced()
         if not everything:
             self._fetch_some()
@@ -523,9 +524,11 @@ class Replica:
         """Detect another writer, too, before anything of its own is replaced."""
         self._journal.copy()
 
-    def _copy_before_snapshot(self, refuse_outdated: Callable[[], None]) -> None:
+    def _copy_before_snapshot(self, copy_journal: Callable[[], None], refuse_outdated: Callable[[], None]) -> None:
         """Copy the trials' files as far as a snapshot goes, which says how long they are."""
-        self._files.send(self._files.due_of_trials(self._trials.behind()), refuse_outdated)
+        due = self._files.due_of_trials(self._trials.behind())
+        copy_journal()
+        self._files.send(due, refuse_outdated)
 
     def _compare_unknown(self) -> None:
         unknown = self._trials.unknown()

@@ -20,6 +20,7 @@ from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.engine import events
+from trialpod_operator.engine.choices import MAX_DECISIONS, Decision, append_decision
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.snapshot import Snapshot
 from trialpod_operator.experiment.fsck.examine import examine, recording_engine
@@ -283,6 +284,21 @@ def _change(name: str, value: int) -> Callable[[Snapshot], None]:
 def test_wrong_counters_in_a_snapshot_are_found(stand: Stand, change: Callable[[Snapshot], None], told: str) -> None:
     assert damaged_snapshot(stand, lambda _: None) == []
     assert any(told in each.what for each in damaged_snapshot(stand, change))
+
+
+def test_failures_behind_dropped_decisions_are_no_finding(stand: Stand) -> None:
+    """The first decision is kept, and the latest ones: what lies between may have counted."""
+
+    def change(state: Snapshot) -> None:
+        trial = next(each for each in state.trials if each.trial_id == stand.bad)
+        first = Decision(1.0, "retry", 1, 1, {"source": "failure", "failures": 1})
+        latest = Decision(2.0, "disruption", 3, 1, {})
+        log: tuple[bytes, ...] = ()
+        for decision in (first, *[latest] * MAX_DECISIONS):
+            log = append_decision(log, decision)
+        trial.decision_log, trial.decision_count, trial.failures = log, MAX_DECISIONS + 2, 2
+
+    assert [each.what for each in damaged_snapshot(stand, change) if "failures are" in each.what] == []
 
 
 def test_a_snapshot_is_said_to_limit_the_check(stand: Stand) -> None:

@@ -172,7 +172,7 @@ def test_next_process_removes_what_a_snapshot_replaced(tmp_path: Path, storage: 
     journal.append(b"one")
     killed.copy()
     journal.write_snapshot(b"after one")
-    killed._journal.copy()
+    killed._journal.store_snapshot()
     names = [key.rpartition("journal/")[2] for key in stored_journal(storage)]
     assert "00000001.log/000000000000" in names, "it is removed later than the snapshot is stored"
 
@@ -444,11 +444,11 @@ def test_of_two_that_left_a_segment_out_one_continues(tmp_path: Path, storage: D
         both.append(Replica(tmp_path / name, storage))
         both[-1].pull()
     both[0]._journal._seal_before(3)
-    both[1].copy()
     with pytest.raises(FencedError):
-        both[0].copy()
+        both[1].copy()
+    both[0].copy()
     Replica(tmp_path / "there", storage).pull()
-    assert history(tmp_path / "there") == (b"after second", [])
+    assert history(tmp_path / "there") == (b"after first", [])
 
 
 def test_the_second_of_two_writers_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:
@@ -809,8 +809,9 @@ def test_repeatedly_changed_file_does_not_delay_a_snapshot(tmp_path: Path) -> No
     journal.write_snapshot(b"state after one")
     replica.request(1, urgent=True)
     assert told.wait(60.0)
-    assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
     assert replica.close(10.0) is None
+    assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
+    assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
 
 
 def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: DirectoryStorage) -> None:
@@ -835,7 +836,8 @@ def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: Director
     journal.write_snapshot(b"state after one")
     replica.request(1, urgent=True)
     assert told.wait(60.0)
-    assert {key for key in written if key.endswith(".json")} == {"trial_1/result.json"}
+    assert replica.close(60.0) is None
+    assert {key for key in written if key.startswith("trial_")} == {"trial_1/result.json"}
     assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
     replica.abandon()
 
@@ -865,24 +867,106 @@ def test_files_changed_during_upload_are_uploaded_again(
     replica.abandon()
 
 
-def test_records_behind_a_snapshot_are_not_copied_before_it(tmp_path: Path, storage: DirectoryStorage) -> None:
-    journal = journal_of(tmp_path / "here")
+class HeldUp(DirectoryStorage):
+    """Snapshots, or the files before them, take until they are let through."""
+
+    def __init__(self, root: Path, suffix: str) -> None:
+        super().__init__(root)
+        self._suffix = suffix
+        self.begun, self.through = threading.Event(), threading.Event()
+
+    def _wait(self, key: str) -> None:
+        if key.endswith(self._suffix):
+            self.begun.set()
+            assert self.through.wait(60.0)
+
+    def write_new(self, key: str, data: bytes) -> None:
+        self._wait(key)
+        super().write_new(key, data)
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        self._wait(key)
+        return super().write_if(key, data, version)
+
+
+@pytest.mark.parametrize("suffix", ["00000002.snapshot", "result.json"])
+def test_records_do_not_wait_for_a_snapshot(tmp_path: Path, suffix: str) -> None:
+    """Nor for the files before it. Who continues meanwhile has all records, and who comes later the snapshot too."""
+    here, storage = tmp_path / "here", HeldUp(tmp_path / "storage", suffix)
+    journal = journal_of(here)
     journal.append(b"one")
-    replica = Replica(tmp_path / "here", storage)
-    replica.copy()
+    (here / "trial_0").mkdir()
+    told = threading.Semaphore(0)
+    replica = Replica(here, storage)
+    replica.trial_started("trial_0")
+    replica.start(lambda _: None, lambda _: None, lambda _: told.release())
+    replica.request(1, urgent=True)
+    assert told.acquire(timeout=60.0)
+    (here / "trial_0" / "result.json").write_text('{"loss": 1}\n')
     journal.write_snapshot(b"state after one")
+    assert storage.begun.wait(60.0)
     journal.append(b"two")
-    snapshot = tmp_path / "here" / TRIALPOD_DIR / JOURNAL_DIR / "00000002.snapshot"
-    data = snapshot.read_bytes()
-    snapshot.unlink()  # a listing that was begun before it was there
-    before = stored_journal(storage)
-    with pytest.raises(FileNotFoundError, match=r"00000002\.log"):
-        replica.copy()
-    assert stored_journal(storage) == before
-    snapshot.write_bytes(data)
+    replica.request(2, urgent=True)
+    assert told.acquire(timeout=60.0)
+    Replica(tmp_path / "meanwhile", storage).pull(journal_only=True)
+    assert history(tmp_path / "meanwhile") == (None, [b"one", b"two"])
+    storage.through.set()
+    assert replica.close(60.0) is None
+    Replica(tmp_path / "later", storage).pull(journal_only=True)
+    assert history(tmp_path / "later") == (b"state after one", [b"two"])
+
+
+def test_no_file_is_sent_with_results_that_are_not_stored(tmp_path: Path, storage: DirectoryStorage) -> None:
+    """Those that came after the snapshot that the files are sent before, too."""
+    here = tmp_path / "here"
+    journal = journal_of(here)
+    journal.append(b"one")
+    replica = Replica(here, storage)
     replica.copy()
-    assert Replica(tmp_path / "there", storage).pull()
-    assert history(tmp_path / "there") == (b"state after one", [b"two"])
+    replica.trial_started("trial_0")
+    journal.write_snapshot(b"state after one")
+    (here / "trial_0").mkdir()
+    (here / "trial_0" / "result.json").write_text('{"loss": 2}\n')
+    journal.append(b"two, of which the file has the result")
+    storage_of = replica._files.send
+
+    def send(due: list[Due], refuse_outdated: Callable[[], None]) -> None:
+        if any(each.key.endswith("result.json") for each in due):
+            assert any(b"two" in data for data in stored_journal(storage).values())
+        storage_of(due, refuse_outdated)
+
+    replica._files.send = send  # type: ignore[method-assign]
+    replica._journal.store_snapshot()
+    assert storage.read("trial_0/result.json") == b'{"loss": 2}\n'
+
+
+def test_a_late_snapshot_of_a_stopped_process_harms_nobody(tmp_path: Path, storage: DirectoryStorage) -> None:
+    """It stands for records that both have: those before the segment in which the other one continued."""
+    journal = journal_of(tmp_path / "stopped")
+    journal.append(b"one")
+    stopped = Replica(tmp_path / "stopped", storage)
+    stopped.copy()
+    journal.write_snapshot(b"after one")
+    stopped._journal.copy()
+    other = Replica(tmp_path / "other", storage)
+    other.pull()
+    continued = journal_of(tmp_path / "other")
+    assert list(continued.records()) == [b"one"]
+    continued.append(b"two")
+    other.copy()
+    stopped._journal.store_snapshot()
+    stopped._journal.remove_replaced()
+    continued.append(b"three")
+    other.copy()
+    journal.append(b"of a process that was replaced")
+    with pytest.raises(FencedError):
+        stopped.copy()
+    Replica(tmp_path / "later", storage).pull()
+    assert history(tmp_path / "later") == (b"after one", [b"two", b"three"])
+    continued.write_snapshot(b"after three")
+    other.copy()
+    Replica(tmp_path / "last", storage).pull()
+    assert history(tmp_path / "last") == (b"after three", [])
 
 
 def test_code_of_a_start_is_not_replaced_by_the_stored_one(tmp_path: Path, storage: DirectoryStorage) -> None:
