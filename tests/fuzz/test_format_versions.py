@@ -63,7 +63,14 @@ EXPECTED = [("RUNNING", 4, 4, 0.4), ("TERMINATED", 4, 4, 1.4), ("TERMINATED", 4,
 
 
 def test_a_stored_experiment_of_version_1_continues(golden: Path) -> None:
-    assert read_stored(golden) == {"version": 1, "name": "golden", "storage": "", "seed": 1, "total": 4}
+    assert read_stored(golden) == {
+        "version": 1,
+        "name": "golden",
+        "storage": "",
+        "journal": "0123456789abcdef",
+        "seed": 1,
+        "total": 4,
+    }
     host = host_of(golden)
     try:
         assert facts(host) == EXPECTED

@@ -8,7 +8,8 @@ from minio_server import MinioServer, environment_keys
 from sample_experiment import SampleExperiment
 
 from trialpod.storage.base import Storage
-from trialpod_operator.experiment.replica.journal_layout import JOURNAL, piece_key
+from trialpod_operator.experiment.replica.journal_layout import JOURNAL, folder_of, piece_key
+from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored
 from trialpod_operator.ui.access import NoSuchExperimentError, User
 from trialpod_operator.ui.local_experiments import LIST_S, LocalExperiments
 
@@ -33,9 +34,10 @@ def put(storage: Storage, folder: Path) -> None:
     """Put an experiment into the bucket as its operator would: the journal in pieces."""
     SampleExperiment(folder, [1, 2])
     storage.put_directory(folder, folder.name)
+    journal = folder_of((read_stored(folder) or {})[JOURNAL_ID])
     for log in (folder / JOURNAL).iterdir():
         storage.delete(f"{folder.name}/{JOURNAL}/{log.name}")
-        storage.write(f"{folder.name}/{piece_key(log.name, 0)}", log.read_bytes())
+        storage.write(f"{folder.name}/{piece_key(journal, log.name, 0)}", log.read_bytes())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from trialpod.storage.base import Storage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.replica.replica import FencedError, Replica
+from trialpod_operator.experiment.stored import write_stored
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 
@@ -38,6 +39,7 @@ class Writer:
         self._file = directory / RESULTS
         self.replica = Replica(directory, storage)
         self.replica.pull()
+        write_stored(directory, {})
         self.journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
         self._file.parent.mkdir(exist_ok=True)
 

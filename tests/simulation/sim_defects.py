@@ -35,6 +35,7 @@ from trialpod_operator.cluster.shards.assignment import SHARDS, Member, ShardMap
 from trialpod_operator.cluster.shards.membership import Membership
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment import stored
 from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
@@ -279,7 +280,12 @@ def deleted_whosever_it_is(put: Put) -> None:
 
 def deleted_places_are_written(put: Put) -> None:
     """Who was stopped does not look whether the place was deleted meanwhile."""
-    put(PostDeleteCleanup, "_marks_gone", lambda _self: False)
+    put(PostDeleteCleanup, "_holder", lambda self: self.journal)
+
+
+def one_journal_in_a_place(put: Put) -> None:
+    """An experiment's journal has the id of the one that was deleted before in its place."""
+    put(stored, "draw_journal_id", lambda: "0123456789abcdef")
 
 
 def told_before_it_is_labelled(put: Put) -> None:
@@ -450,6 +456,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     a_place_is_anybodys: (),
     deleted_whosever_it_is: ("experiment deleted",),
     deleted_places_are_written: ("store slow", "operator paused", "experiment deleted"),
+    one_journal_in_a_place: ("store slow", "operator paused", "experiment deleted"),
     told_before_it_is_labelled: (),
     pods_wait_forever: (),
     counters_restart: ("pod vanishes",) * 3,
@@ -476,6 +483,7 @@ WITHIN: dict[Defect, str] = {
     a_place_is_anybodys: "one place for two",
     deleted_whosever_it_is: "one place for two",
     deleted_places_are_written: "several namespaces",
+    one_journal_in_a_place: "several namespaces",
     told_before_it_is_labelled: "reusePods",
     pods_wait_forever: "reusePods",
     counters_restart: "function",
@@ -508,7 +516,7 @@ def provoking(seed: int, defect: Defect) -> Plan:
         plan = next(
             found for n in itertools.count() if feature in (found := placed_plan_of(seed + 1000 * n)).features
         )
-    if defect is deleted_places_are_written:
+    if defect in (deleted_places_are_written, one_journal_in_a_place):
         return plan.with_faults(_around_a_deletion(seed))
     faults = []
     for kind in kinds:

@@ -14,9 +14,11 @@ from sim_storage import plain
 
 from trialpod.errors import TrialpodError
 from trialpod.storage.base import Storage
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.registry import open_storage
 from trialpod_operator.experiment.fsck.examine import Examination, examine
-from trialpod_operator.experiment.replica.journal_layout import piece_key
+from trialpod_operator.experiment.replica.journal_layout import folder_of, piece_key
+from trialpod_operator.experiment.stored import journal_id
 
 if TYPE_CHECKING:
     from sim_local import Box, LocalWorld
@@ -68,7 +70,8 @@ def _complete(world: LocalWorld) -> Examination:
 def _with_journal(world: LocalWorld, journal: Path, kept: dict[str, bytes]) -> Storage:
     if world.plan.bucket:
         whole = {key: data for key, data in world.values.items() if "/.trialpod/journal/" not in key}
-        return plain(whole | {f"{PLACE}{piece_key(name, 0)}": data for name, data in kept.items()}, PLACE)
+        folder = folder_of(journal_id(whole[f"{PLACE}{EXPERIMENT_KEY}"], PLACE))
+        return plain(whole | {f"{PLACE}{piece_key(folder, name, 0)}": data for name, data in kept.items()}, PLACE)
     shutil.rmtree(journal)
     journal.mkdir()
     for name, data in kept.items():

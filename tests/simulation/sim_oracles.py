@@ -11,9 +11,11 @@ from sim_plan import MAX_FAILURES, STEPS, may_end_early, repeats_of
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.fsck.examine import examine
 from trialpod_operator.experiment.fsck.findings import Finding
-from trialpod_operator.experiment.replica.journal_layout import JOURNAL
+from trialpod_operator.experiment.replica.journal_layout import folder_of
+from trialpod_operator.experiment.stored import journal_id
 
 if TYPE_CHECKING:
     from sim_world import Hosted, SimWorld
@@ -109,7 +111,8 @@ def _history(experiment: Hosted, notes: list[str]) -> list[str]:
 
 def _left_out(experiment: Hosted) -> bool:
     """Whether the bucket never had the records of a segment, because it got the snapshot after it before them."""
-    start = f"{experiment.prefix}{JOURNAL}/"
+    journal = journal_id(experiment.world.values[f"{experiment.prefix}{EXPERIMENT_KEY}"], experiment.prefix)
+    start = f"{experiment.prefix}{folder_of(journal)}/"
     segments = {
         key.removeprefix(start).partition("/")[0] for key in experiment.world.archive if key.startswith(start)
     }

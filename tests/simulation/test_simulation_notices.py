@@ -23,6 +23,7 @@ QUICK = {
     "duplicate_not_recognised": 5,
     "expired_leases_are_good": 12,
     "no_mark_of_removal": 25,
+    "one_journal_in_a_place": 161,
     "passes_finish_for_others": 8,
     "silence_taken_for_death": 10,
     "superseded_attempts_write": 65,

@@ -96,7 +96,7 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     )  # fmt: skip
     JOURNAL_DAMAGED = (
         "JournalDamaged", "condition",
-        "objects of the journal are missing, or are left of a deleted experiment of this name",
+        "objects of the journal are missing or damaged",
         "restore them; or start again without what is left, as the message says",
     )  # fmt: skip
     OPERATOR_KEYS_MISSING = (

@@ -2,6 +2,10 @@
 
 Written at each start. It keeps the seed that was chosen when the user gave none, and the manifest, so that a start
 with another one can be distinguished from a mere change of budget.
+
+It names the experiment's journal by an id, drawn when a location in a storage is claimed: the journal's objects are
+below that id. So what a process that was stopped for long adds to the journal of an experiment that was deleted
+meanwhile is not in the way of the experiment that is at this location now.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +27,24 @@ from trialpod_operator.api.trial_resource.kinds import group_of
 
 FORMAT_VERSION = 1
 
+JOURNAL_ID = "journal"
+"""Key of the document: the id of the experiment's journal."""
+
+_ID = re.compile(r"[0-9a-f]{16}")
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "name": (str,),
     "total": (int, type(None)),
     "storage": (str,),
     "manifest": (dict, type(None)),
     "namespace": (str,),
+    JOURNAL_ID: (str,),
 }
+
+
+def draw_journal_id() -> str:
+    """Return an id for the journal of an experiment that begins."""
+    return os.urandom(8).hex()
 
 
 def read_stored(directory: Path) -> dict[str, Any] | None:
@@ -39,30 +55,57 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
     """
     path = directory / TRIALPOD_DIR / EXPERIMENT_FILE
     try:
-        stored: dict[str, Any] = json.loads(path.read_bytes())
-        version = stored["version"]
-        if type(version) is not int or version < 1:
-            raise ValueError(f"its version is {version!r:.40}")
-        mismatch = format_mismatch(str(path), version, FORMAT_VERSION)
-        if mismatch is None:
-            _check_types(stored)
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise storage_error(error, "cannot read", path) from error
+    return _decoded(data, str(path), f"move {directory} away to start again")
+
+
+def journal_id(data: bytes, where: str) -> str:
+    """Return the id of the journal that a document in a storage names.
+
+    Args:
+        data: the document.
+        where: the experiment's location.
+
+    Raises:
+        InvalidInputError: it is damaged, of a newer version, or names none.
+    """
+    path, otherwise = f"{where}/{EXPERIMENT_KEY}", "delete what is at this location to start again"
+    found = _decoded(data, path, otherwise).get(JOURNAL_ID)
+    if found is None:
+        raise _damaged(path, "it does not name the journal", otherwise)
+    return str(found)
+
+
+def _decoded(data: bytes, path: str, otherwise: str) -> dict[str, Any]:
+    try:
+        stored: dict[str, Any] = json.loads(data)
+        version = stored["version"]
+        if type(version) is not int or version < 1:
+            raise ValueError(f"its version is {version!r:.40}")
+        mismatch = None if version == FORMAT_VERSION else format_mismatch(path, version, FORMAT_VERSION)
+        if mismatch is None:
+            _check_types(stored)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidInputError(
-            f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start again"
-        ) from error
+        raise _damaged(path, error, otherwise) from error
     if mismatch is not None:
         raise InvalidInputError(mismatch)
     return stored
+
+
+def _damaged(path: str, why: object, otherwise: str) -> InvalidInputError:
+    return InvalidInputError(f"{path} cannot be read ({why}); restore it from a backup, or {otherwise}")
 
 
 def _check_types(stored: dict[str, Any]) -> None:
     for key, kinds in _TYPES.items():
         if key in stored and type(stored[key]) not in kinds:
             raise ValueError(f"its {key} is {stored[key]!r:.40}")
+    if JOURNAL_ID in stored and not _ID.fullmatch(stored[JOURNAL_ID]):
+        raise ValueError(f"its {JOURNAL_ID} is {stored[JOURNAL_ID]!r:.40}")
 
 
 def stored_namespace(storage: Storage) -> str:
@@ -91,9 +134,15 @@ def stored_in(storage: Storage) -> dict[str, Any] | None:
 def write_stored(directory: Path, stored: dict[str, Any]) -> None:
     """Write the file, wholly or not at all.
 
+    It names the journal that the file named before, unless the document names one itself; the first names a new one.
+
     Raises:
+        InvalidInputError: the file that is there is damaged, or of a newer version.
         StorageError: it cannot be written.
     """
+    if JOURNAL_ID not in stored:
+        before = read_stored(directory) or {}
+        stored = {**stored, JOURNAL_ID: before.get(JOURNAL_ID) or draw_journal_id()}
     folder = directory / TRIALPOD_DIR
     temporary = folder / f"{EXPERIMENT_FILE}.tmp"
     data = _encoded(stored)
@@ -108,6 +157,8 @@ def write_stored(directory: Path, stored: dict[str, Any]) -> None:
 def replace_stored(storage: Storage, document: dict[str, Any], refuse: Callable[[], None]) -> None:
     """Replace the file in a storage; where it is not, the experiment was deleted, and nothing is written.
 
+    It names the same journal as before.
+
     Args:
         storage: the experiment's.
         document: what it is to hold.
@@ -117,9 +168,9 @@ def replace_stored(storage: Storage, document: dict[str, Any], refuse: Callable[
         KeyChangedError: another process has just replaced it.
         StorageError: it is not there, or the storage takes nothing.
     """
-    _, version = storage.read_version(EXPERIMENT_KEY)
+    before, version = storage.read_version(EXPERIMENT_KEY)
     refuse()
-    data = _encoded(document)
+    data = _encoded({**document, JOURNAL_ID: journal_id(before, storage.uri)})
     try:
         storage.write_if(EXPERIMENT_KEY, data, version)
     except ConditionalWriteUnsupportedError:

@@ -35,6 +35,7 @@ from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
 
 BEGAN = 1_700_000_000.0
+JOURNAL = "0123456789abcdef"
 
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {},
@@ -105,7 +106,7 @@ def play(engine: Engine) -> bytes:
 
 def write_experiment(directory: Path) -> None:
     """Write an experiment with a snapshot, records after it, a checkpoint, and a torn end."""
-    write_stored(directory, {"name": "golden", "storage": "", "seed": 1, "total": 4})
+    write_stored(directory, {"name": "golden", "storage": "", "journal": JOURNAL, "seed": 1, "total": 4})
     now = [BEGAN]
     host = JournaledEngine(make_plan(), directory, lambda: now[0], lambda action: None)
     host.apply(events.SettingsObserved(settings=make_plan().settings))

@@ -20,8 +20,8 @@ from trialpod.storage.s3 import routes as s3_routes
 from trialpod_operator.cluster_ui import experiments as shared
 from trialpod_operator.cluster_ui.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS
 from trialpod_operator.cluster_ui.serve import SharedOptions, SharedPage
-from trialpod_operator.experiment.replica.journal_layout import JOURNAL, piece_key
-from trialpod_operator.experiment.stored import read_stored, write_stored
+from trialpod_operator.experiment.replica.journal_layout import JOURNAL, folder_of, piece_key
+from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored, write_stored
 from trialpod_operator.kube_client.kubeconfig import find_access
 
 Json = dict[str, Any]
@@ -70,10 +70,11 @@ class World:
         sample = SampleExperiment(self.folder / "here" / name, [1, 2])
         sample.start(sample.trials[0])
         sample.report(sample.trials[0], 5.0)
-        write_stored(sample.folder, {**(read_stored(sample.folder) or {}), "namespace": namespace})
+        stored = {**(read_stored(sample.folder) or {}), "namespace": namespace}
+        write_stored(sample.folder, stored)
         place = self.bucket.folder / "experiments" / name
         for file in (sample.folder / JOURNAL).glob("*.log"):
-            piece = place / piece_key(file.name, 0)
+            piece = place / piece_key(folder_of(stored[JOURNAL_ID]), file.name, 0)
             piece.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, piece)
         shutil.copy(sample.folder / EXPERIMENT_KEY, place / EXPERIMENT_KEY)

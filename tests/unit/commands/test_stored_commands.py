@@ -23,7 +23,8 @@ from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.stored import write_stored
+from trialpod_operator.experiment.replica.journal_layout import JOURNAL, folder_of
+from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored, write_stored
 from trialpod_operator.view.reading import reading
 
 CORE = "/api/v1/namespaces/team"
@@ -157,7 +158,12 @@ def test_a_journal_that_is_replaced_while_it_is_read(trials: list[str], tmp_path
                 raise KeyMissingError(f"{key} has just been replaced")
             return super().get_file(key, local, size=size)
 
-    with reading("s3://tune/climb", Replaced(tmp_path / "bucket" / "climb")) as experiment:
+    folder = tmp_path / "bucket" / "climb"
+    stored = folder_of((read_stored(folder) or {})[JOURNAL_ID])
+    (folder / stored).mkdir()
+    for snapshot in (folder / JOURNAL).glob("*.snapshot"):
+        snapshot.rename(folder / stored / snapshot.name)
+    with reading("s3://tune/climb", Replaced(folder)) as experiment:
         assert list(experiment.engine.state.trials) == trials
     assert Replaced.missed
 

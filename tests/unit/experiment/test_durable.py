@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +22,7 @@ from trialpod_operator.experiment import durable
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.experiment.stored import JOURNAL_ID, write_stored
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -154,18 +156,19 @@ def test_no_snapshot_before_the_last_one_is_stored(tmp_path: Path, monkeypatch: 
 
 def test_newly_claimed_location_is_read_before_writing(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path / "storage")
-    storage.write(".trialpod/experiment.json", b'{"version": 1, "namespace": "team"}')
+    theirs = {"version": 1, "namespace": "team", JOURNAL_ID: "0123456789abcdef"}
     seen: list[object] = []
 
     def refuse(stored: Mapping[str, object] | None) -> ExperimentPlan:
         seen.append(stored)
         if stored is not None:
             raise InvalidInputError("it is another's")
+        storage.write(".trialpod/experiment.json", json.dumps(theirs).encode())  # in this moment
         return make_plan(stored)
 
     with pytest.raises(InvalidInputError):
         DurableExperiment.open(refuse, tmp_path / "here", storage, time.time)
-    assert seen == [None, {"version": 1, "namespace": "team"}]
+    assert seen == [None, theirs]
     assert storage.list() == [".trialpod/experiment.json"]
 
 
@@ -275,6 +278,7 @@ def test_log_that_arrives_during_copy_is_copied_too(tmp_path: Path) -> None:
     directory = tmp_path / "work"
     replica = Replica(directory, storage)
     (directory / "trial").mkdir(parents=True)
+    write_stored(directory, {})
     log = directory / "trial" / "log.txt"
     log.write_text("first\n")
 

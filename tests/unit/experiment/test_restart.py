@@ -339,7 +339,8 @@ def test_newer_snapshot_is_refused_and_left_unchanged(storage: MemoryStorage, tm
         newer[8:12] = (2).to_bytes(4, "little")
         size = len(encode_snapshot(b"", 0)) - 4
         newer[size : size + 4] = zlib.crc32(newer[:size]).to_bytes(4, "little")
-        storage.values[f"{JOURNAL}00000002.snapshot"] = bytes(newer)
+        (segment,) = (key for key in storage.values if key.endswith(".log/000000000000"))
+        storage.values[segment.replace("00000001.log/000000000000", "00000002.snapshot")] = bytes(newer)
         before = dict(storage.values)
         with pytest.raises(JournalError, match=r"format version 2, and this trialpod reads"):
             Operator(storage, tmp_path / "second", 1 + RUNNING)

@@ -50,8 +50,9 @@ from trialpod_operator.experiment.fsck.history import Checked, History, check_re
 from trialpod_operator.experiment.fsck.trial_files import TrialResults, check_progress, check_results
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_manifest
 from trialpod_operator.experiment.records import RecordedSearch, decode_record, decode_snapshot
+from trialpod_operator.experiment.replica.journal_layout import folder_in, folder_of
 from trialpod_operator.experiment.replica.replica import FencedError, Replica
-from trialpod_operator.experiment.stored import read_stored
+from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles
 
 _THREADS = 8
@@ -164,7 +165,7 @@ class _Examiner:
         self._check_choices(reading)
         self._check_files(reading, checked, files, present)
         self._check_checkpoints(reading, before, checked, files, sizes)
-        self._check_unknown(sizes, set(files.values()))
+        self._check_unknown(sizes, set(files.values()), reading.stored.get(JOURNAL_ID, ""))
 
     # -- the journal --
 
@@ -179,7 +180,10 @@ class _Examiner:
 
     def _read_copy(self) -> _Reading:
         with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
-            Replica(Path(copy), self.storage).pull(journal_only=True)
+            try:
+                Replica(Path(copy), self.storage).pull(journal_only=True)
+            except InvalidInputError as error:  # of the document, which names the journal
+                raise JournalError(str(error)) from error
             return self._read_folder(Path(copy))
 
     def _read_folder(self, folder: Path) -> _Reading:
@@ -380,8 +384,8 @@ class _Examiner:
 
     # -- the rest --
 
-    def _check_unknown(self, sizes: Mapping[str, int], dirnames: set[str]) -> None:
-        unknown: Counter[str] = Counter()
+    def _check_unknown(self, sizes: Mapping[str, int], dirnames: set[str], journal: str) -> None:
+        unknown = Counter(each for key in sizes if (each := folder_in(key)) not in ("", folder_of(journal)))
         own: Counter[str] = Counter()
         for key in sizes:
             top, separator, rest = key.partition("/")

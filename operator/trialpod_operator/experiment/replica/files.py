@@ -2,7 +2,8 @@
 
 * A file is replaced as a whole, and only in the version that is known here (`SharedFiles`). So no process that was
   replaced puts back what they were before.
-* ``experiment.json`` is never written again when it was there and is gone: the experiment has been deleted then.
+* ``experiment.json`` comes first. It is never written again when it was there and is gone, or is another
+  experiment's: the experiment has been deleted then.
 * A file that is here is complete: it was fetched, or it was written here from its beginning. One that is not here may
   be in the storage; nothing is ever written here in its place before it was looked for there.
 
@@ -41,6 +42,13 @@ from trialpod.storage.parallel import run_all
 from trialpod_operator.experiment.replica.journal_layout import read_part
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
 from trialpod_operator.experiment.replica.shared_files import RefuseOutdated, SharedFiles
+from trialpod_operator.experiment.stored import (
+    JOURNAL_ID,
+    draw_journal_id,
+    journal_id,
+    read_stored,
+    write_stored,
+)
 
 PARALLEL = 8
 FEW_FILES = 4
@@ -94,6 +102,8 @@ class FileReplica:
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
         self._late = late
         self._first = True  # no process has written this experiment before
+        self._claiming = threading.Lock()
+        self._document: bytes | None = None  # as it was found in the storage
 
     # -- to the storage --
 
@@ -102,16 +112,23 @@ class FileReplica:
         return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *sorted(self.policy_files())])
 
     def claim_location(self) -> bool:
-        """Put ``experiment.json`` unless there is one; return False when there was one, which is here now."""
-        if EXPERIMENT_KEY in self._copied:
-            return True  # it is the one that was there
-        (file,) = self._due([EXPERIMENT_KEY])
-        self._late.write_soon(file.key)
-        if file.data is None or not self.stored.create(file.key, file.data):
-            self.fetch_experiment()
-            return False
-        self._record(file.key, file.mark)
-        return True
+        """Put ``experiment.json`` unless that was done, or found; return False when another process has put one.
+
+        What is put names the experiment's journal, and nothing is written before it.
+        """
+        with self._claiming:
+            if self._late.journal:
+                return True
+            (file,) = self._due([EXPERIMENT_KEY])
+            assert file.data is not None
+            ours = journal_id(file.data, str(self._directory))
+            self._late.write_soon(file.key)
+            # When there is one, it may be ours: the answer to an earlier try was lost.
+            if not self.stored.create(file.key, file.data) and self.find_document() != ours:
+                return False
+            self._late.journal = ours
+            self._copied[file.key] = file.mark
+            return True
 
     def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:
         """Return which files of these trials have changed, or grown by that factor."""
@@ -135,6 +152,11 @@ class FileReplica:
             if data is None:
                 with contextlib.suppress(FileNotFoundError):
                     data = read_part(self._directory / file.key, 0, file.mark[0])
+            if file.key == EXPERIMENT_KEY:
+                found, self._document = self._document, None
+                if data == found:
+                    self._copied[file.key] = file.mark  # a start that changes nothing need not say so
+                    return
             if data is not None:
                 self._late.write_soon(file.key)
                 try:
@@ -142,17 +164,12 @@ class FileReplica:
                 except KeyMissingError:
                     raise self._late.deleted() from None
                 self._late.written(file.key)
-                self._record(file.key, file.mark)
+                self._copied[file.key] = file.mark
 
         _each(send, due)
 
     def _is_mark(self, key: str) -> bool:
-        return key == EXPERIMENT_KEY and self._late.marked
-
-    def _record(self, key: str, mark: tuple[int, int]) -> None:
-        self._copied[key] = mark
-        if key == EXPERIMENT_KEY:
-            self._late.marked = True
+        return key == EXPERIMENT_KEY and bool(self._late.journal)
 
     def compare(self, dirnames: Iterable[str]) -> None:
         """Take files of these trials that are as long in the storage as here for copied: they only grow."""
@@ -185,13 +202,13 @@ class FileReplica:
         return [name for name in (*_TRIAL_FILES, *events) if name in names]
 
     def _is_outdated(self, file: Due) -> bool:
-        """Return whether a later version has been sent since this one was read."""
+        """Return whether this version, or a later one, has been sent since it was read."""
         sent = self._copied.get(file.key)
         if sent is None:
             return False
         if file.data is None:
             return sent[0] >= file.mark[0] and sent[1] >= file.mark[1]
-        return sent[1] > file.mark[1]
+        return sent[1] > file.mark[1] or sent == file.mark
 
     def _find_policy_files(self) -> list[str]:
         """Look for policy logs among all trials: 5 ms of CPU with 10,000 of them (2026-11-26)."""
@@ -224,10 +241,43 @@ class FileReplica:
         self.fetch_experiment()
 
     def fetch_experiment(self) -> None:
-        """Bring the files that the experiment itself continues with; its trainable where this start brought none."""
+        """Bring the files that the experiment itself continues with; its trainable where this start brought none.
+
+        Its document is the one that was found, which says what journal it is.
+        """
         trainable = f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"
         here = (self._directory / trainable).exists()
-        self._fetch([key for key in _EXPERIMENT_FILES if key != trainable or not here])
+        self.take_document()
+        self._fetch([key for key in _EXPERIMENT_FILES if key != EXPERIMENT_KEY and (key != trainable or not here)])
+
+    def find_document(self) -> str:
+        """Read ``experiment.json``; return the id of the journal that it names, "" when there is none.
+
+        Raises:
+            InvalidInputError: it is damaged, or of another version.
+            StorageError: the storage cannot be read.
+        """
+        self._document = None
+        try:
+            data = self.stored.read(EXPERIMENT_KEY)
+        except KeyMissingError:
+            return ""
+        found = journal_id(data, self._storage.uri)
+        self._document = data
+        return found
+
+    def take_document(self) -> None:
+        """Take the document that was found for that of this directory."""
+        if self._document is not None:
+            self._late.journal = journal_id(self._document, self._storage.uri)
+            self._put_here(EXPERIMENT_KEY, self._document)
+
+    def renew_document(self) -> bool:
+        """Have the document that is here, if any, name a journal that begins: the storage has no document."""
+        stored = read_stored(self._directory)
+        if stored is not None:
+            write_stored(self._directory, {**stored, JOURNAL_ID: draw_journal_id()})
+        return stored is not None
 
     def fetch(self, keys: Iterable[str]) -> None:
         """Bring those of these files that are not here; what the storage does not have either is passed over.
@@ -261,6 +311,9 @@ class FileReplica:
             data = self.stored.read(key)
         except KeyMissingError:
             return
+        self._put_here(key, data)
+
+    def _put_here(self, key: str, data: bytes) -> None:
         path = self._directory / key
         path.parent.mkdir(parents=True, exist_ok=True)
         # As a whole or not at all: a file that is here is taken for whole.
@@ -268,7 +321,7 @@ class FileReplica:
         passing.write_bytes(data)
         os.replace(passing, path)
         status = path.stat()
-        self._record(key, (status.st_size, status.st_mtime_ns))
+        self._copied[key] = (status.st_size, status.st_mtime_ns)
 
     # -- logs --
 

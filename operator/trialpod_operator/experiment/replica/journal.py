@@ -1,5 +1,6 @@
 """The copy of an experiment's journal in its storage, of which there is one for all writers.
 
+* Its objects are below its id, which ``experiment.json`` names: the location was claimed before anything is copied.
 * The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
   it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
   machines the second is stopped by the first object that it finds taken (`FencedError`).
@@ -123,6 +124,13 @@ class JournalReplica:
     def _is_unstored(self, snapshot: str) -> bool:
         return bool(snapshot) and snapshot not in self._snapshots and snapshot not in self._given_up
 
+    @property
+    def begun_here(self) -> bool:
+        """Whether a journal with records is here."""
+        sizes = local_sizes(self._folder)
+        snapshots = self._folder.is_dir() and any(map(SNAPSHOT.fullmatch, os.listdir(self._folder)))
+        return snapshots or any(size > SEGMENT_HEADER_BYTES for size in sizes.values())
+
     def pull(self, before: Callable[[], None]) -> bool:
         """Bring the journal up to what the storage holds; return True when anything was fetched.
 
@@ -177,8 +185,8 @@ class JournalReplica:
         with self._lock:
             if number_of(name) > self._newest:
                 return  # its segment came after the journal was copied
-        self._put(f"{JOURNAL}/{name}", read_part(self._folder / name, 0))
-        self._late.written(f"{JOURNAL}/{name}")
+        self._put(f"{self._late.folder}/{name}", read_part(self._folder / name, 0))
+        self._late.written(f"{self._late.folder}/{name}")
         with self._lock:
             self._snapshots.add(name)
             self._forget_before(name)
@@ -195,7 +203,10 @@ class JournalReplica:
                 start, bundled = self._bundled.get(name, (0, 0))
                 end = self._sent.get(name, 0)
                 if pieces - bundled >= BUNDLE_OF and end > start:
-                    self._create(bundle_key(name, start, end), read_part(self._folder / name, start, end - start))
+                    self._create(
+                        bundle_key(self._late.folder, name, start, end),
+                        read_part(self._folder / name, start, end - start),
+                    )
                     self._refuse_removed(name)
                     self._bundled[name] = end, pieces
 
@@ -203,13 +214,13 @@ class JournalReplica:
         """Find out whether another process has continued the journal from where it ends for this one.
 
         Raises:
-            FencedError: it has.
+            FencedError: it has, or the experiment was deleted.
         """
         with self._lock:
             self._refuse_outdated()
 
     def _pull_listed(self, before: Callable[[], None]) -> None:
-        pieces = Pieces(self._storage.sizes(JOURNAL))
+        pieces = Pieces(self._late.folder, self._storage.sizes(self._late.folder))
         remote, seals = pieces.sizes(), pieces.seals()
         local = local_sizes(self._folder)
         numbers = [number_of(name) for name in local]
@@ -267,7 +278,7 @@ class JournalReplica:
             self._seal_before(number_of(snapshot))
         self._before_snapshot(lambda: None, self.refuse_outdated)
         with self._lock:
-            self._create(f"{JOURNAL}/{snapshot}", read_part(self._folder / snapshot, 0))
+            self._create(f"{self._late.folder}/{snapshot}", read_part(self._folder / snapshot, 0))
             self._snapshots.add(snapshot)
             self._forget_before(snapshot)
 
@@ -285,7 +296,7 @@ class JournalReplica:
     def _give_up_snapshot(self, number: int) -> None:
         """See to it that no snapshot ever comes before a segment that was begun without one."""
         snapshot = f"{number:08d}.snapshot"
-        self._create(f"{JOURNAL}/{snapshot}", b"")
+        self._create(f"{self._late.folder}/{snapshot}", b"")
         self._given_up.add(snapshot)
         self._sent[f"{number:08d}.log"] = 0
 
@@ -315,10 +326,10 @@ class JournalReplica:
         segment = f"{newest:08d}.log"
         if self._sealed_to > newest:
             name, start = f"{self._sealed_to:08d}.snapshot", 0
-            key = f"{JOURNAL}/{name}"
+            key = f"{self._late.folder}/{name}"
         else:
             name, start = segment, self._sent.get(segment, 0)
-            key = piece_key(segment, start)
+            key = piece_key(self._late.folder, segment, start)
         with contextlib.suppress(KeyMissingError):
             found = self._storage.read(key)
             ours = read_part(self._folder / name, start) if (self._folder / name).exists() else b""
@@ -326,6 +337,8 @@ class JournalReplica:
                 raise self._outdated(key)
         # Looked at last: it is made before what could have been found above is removed.
         self._refuse_removed(segment)
+        # Another experiment's journal is elsewhere.
+        self._late.refuse_deleted()
 
     def _outdated(self, key: str) -> FencedError:
         return FencedError(
@@ -336,7 +349,7 @@ class JournalReplica:
     def _refuse_removed(self, segment: str) -> None:
         """Find out whether a segment that has just taken something had been replaced and removed before."""
         with contextlib.suppress(KeyMissingError):
-            self._storage.read(f"{JOURNAL}/{segment}{REMOVED}")
+            self._storage.read(f"{self._late.folder}/{segment}{REMOVED}")
             raise FencedError(
                 f"another process has continued this experiment in {self._storage.uri}; stop one of them"
             )
@@ -344,7 +357,7 @@ class JournalReplica:
     def _create_piece(self, segment: str, start: int, data: bytes) -> int:
         """Create a piece of a segment, which is a look at the journal; return how many of these bytes it has."""
         look = self._files.look_begins()
-        taken, made = self._create(piece_key(segment, start), data)
+        taken, made = self._create(piece_key(self._late.folder, segment, start), data)
         self._refuse_removed(segment)
         if made:
             self._files.look_ended(look)
@@ -394,32 +407,32 @@ class JournalReplica:
             return
         with self._lock:
             latest = max(self._snapshots)
-        if not self._storage.exists(f"{JOURNAL}/{latest}"):
+        if not self._storage.exists(f"{self._late.folder}/{latest}"):
             return
         while self._replaced:
             name = self._replaced[0]
             if SNAPSHOT.fullmatch(name):
-                self._storage.delete(f"{JOURNAL}/{name}")
+                self._storage.delete(f"{self._late.folder}/{name}")
             else:
-                self._late.write_soon(f"{JOURNAL}/{name}{REMOVED}")
-                self._storage.write(f"{JOURNAL}/{name}{REMOVED}", b"")
-                self._storage.delete_tree(f"{JOURNAL}/{name}")
+                self._late.write_soon(f"{self._late.folder}/{name}{REMOVED}")
+                self._storage.write(f"{self._late.folder}/{name}{REMOVED}", b"")
+                self._storage.delete_tree(f"{self._late.folder}/{name}")
             self._replaced.popleft()
 
     def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
         """Refuse when the same stretch of the journal has different bytes here and there."""
         for name in pieces.snapshots:
             here = self._folder / name
-            if here.exists() and here.read_bytes() != self._storage.read(f"{JOURNAL}/{name}"):
-                raise self._different()
+            if here.exists() and here.read_bytes() != self._storage.read(f"{self._late.folder}/{name}"):
+                raise self.different()
         newest_here, sizes = max(map(number_of, local), default=0), pieces.sizes()
         for name, offsets in pieces.segments.items():
             if name in local and number_of(name) < newest_here and sizes[name] > local[name]:
-                raise self._different()  # here it has been replaced as it is, there it was continued
+                raise self.different()  # here it has been replaced as it is, there it was continued
             last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
             if last is None:
                 continue
-            theirs = self._storage.read(piece_key(name, last))
+            theirs = self._storage.read(piece_key(self._late.folder, name, last))
             ours = read_part(self._folder / name, last)[: len(theirs)]
             # Behind a seal there is nothing, unless the snapshot that it was for is here. The header of a segment
             # that was left out is nothing: who fetched the seal, and died before its snapshot, has written it.
@@ -429,9 +442,10 @@ class JournalReplica:
                 and (last > 0 or local[name] > SEGMENT_HEADER_BYTES)
             )
             if beyond or not theirs.startswith(ours):
-                raise self._different()
+                raise self.different()
 
-    def _different(self) -> FencedError:
+    def different(self) -> FencedError:
+        """Return the error for a directory whose journal is not the one in the storage."""
         return FencedError(
             f"{self._place} and {self._storage.uri} hold different histories of this experiment; "
             f"move {self._place} away to continue with the one in the storage"
@@ -454,7 +468,7 @@ class JournalReplica:
 
     def _fetch_to(self, folder: Path, pieces: Pieces) -> None:
         for name in pieces.snapshots:
-            (folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
+            (folder / name).write_bytes(self._storage.read(f"{self._late.folder}/{name}"))
         for name, offsets in pieces.segments.items():
             wanted = pieces.keys_from(name, min(offsets))
             found = read_all(self._storage, wanted)

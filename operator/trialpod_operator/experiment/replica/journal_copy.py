@@ -6,12 +6,21 @@ The objects of a journal never change, so each is read once. Nothing is written 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, Storage
-from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.replica.journal_layout import JOURNAL, Pieces, local_sizes, number_of, read_all
+from trialpod.storage.layout import EXPERIMENT_KEY
+from trialpod_operator.experiment.replica.journal_layout import (
+    JOURNAL,
+    Pieces,
+    folder_of,
+    local_sizes,
+    number_of,
+    read_all,
+)
+from trialpod_operator.experiment.stored import journal_id
 
 _TRIES = 4
 
@@ -27,7 +36,8 @@ class JournalCopy:
     def __init__(self, storage: Storage, directory: Path) -> None:
         self._storage = storage
         self._directory = directory
-        self._folder = directory / TRIALPOD_DIR / JOURNAL_DIR
+        self._folder = directory / JOURNAL
+        self._journal = ""  # its id
 
     def refresh(self) -> None:
         """Fetch what is new.
@@ -36,29 +46,44 @@ class JournalCopy:
             InvalidInputError: there is no experiment.
             StorageError: the storage cannot be read.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        document = self._directory / EXPERIMENT_KEY
-        if not document.exists():
-            try:
-                document.write_bytes(self._storage.read(EXPERIMENT_KEY))
-            except KeyMissingError as error:
-                raise InvalidInputError(
-                    f"there is no experiment at {self._storage.uri}; give the URI that `trialpod run` was given, "
-                    "followed by the experiment's name"
-                ) from error
         for number in range(_TRIES):
             try:
-                self._fetch(Pieces(self._storage.sizes(JOURNAL)))
+                self._refresh()
                 return
             except KeyMissingError:  # a snapshot has replaced what was listed
                 if number == _TRIES - 1:
                     raise
 
+    def _refresh(self) -> None:
+        objects = self._storage.sizes(folder_of(self._journal)) if self._journal else {}
+        # Nothing is left of a journal where the experiment was deleted; another one may have begun there.
+        if not objects and self._find():
+            objects = self._storage.sizes(folder_of(self._journal))
+        self._fetch(Pieces(folder_of(self._journal), objects))
+
+    def _find(self) -> bool:
+        """Look which journal it is; return whether it is another one than before."""
+        try:
+            data = self._storage.read(EXPERIMENT_KEY)
+        except KeyMissingError as error:
+            raise InvalidInputError(
+                f"there is no experiment at {self._storage.uri}; give the URI that `trialpod run` was given, "
+                "followed by the experiment's name"
+            ) from error
+        found = journal_id(data, self._storage.uri)
+        if found == self._journal:
+            return False
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        (self._directory / EXPERIMENT_KEY).write_bytes(data)
+        self._journal = found
+        return True
+
     def _fetch(self, pieces: Pieces) -> None:
         for name in pieces.snapshots:
             path = self._folder / name
             if not path.exists():
-                data = self._storage.read(f"{JOURNAL}/{name}")
+                data = self._storage.read(f"{folder_of(self._journal)}/{name}")
                 for old in [old for old in os.listdir(self._folder) if number_of(old) < number_of(name)]:
                     (self._folder / old).unlink()
                 path.write_bytes(data)

@@ -1,5 +1,8 @@
 """The layout of an experiment's journal in its storage: the names of the objects, and what belongs together.
 
+They are in a folder of their own, whose name is the journal's id. What other folders hold is left of earlier
+experiments at the same location, and is never read.
+
 ``00000003.log/000000004096`` has the bytes of segment 3 from byte 4,096 on; an empty one is a seal, the end of its
 segment. ``00000003.log/bundle-000000000000-000000008192`` has the bytes of many of these objects too, so that a
 reader needs one request for them. ``00000003.snapshot`` is the snapshot before segment 3, whole; an empty one says
@@ -21,6 +24,8 @@ from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.storage.parallel import run_all
 
 JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
+"""The journal's folder in an experiment's directory, which has no id in it: there is one journal in a directory."""
+
 SEGMENT = re.compile(r"(\d{8})\.log")
 SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
 REMOVED = ".removed"
@@ -39,14 +44,15 @@ class Pieces:
         replaced: the file names of older snapshots and segments, which the latest snapshot has replaced.
     """
 
-    def __init__(self, objects: Mapping[str, int]) -> None:
+    def __init__(self, folder: str, objects: Mapping[str, int]) -> None:
         """Take what a listing of the journal's folder found: sizes in bytes by key."""
+        self._folder = folder
         self.snapshots: list[str] = []
         self.given_up: list[str] = []
         self.segments: dict[str, dict[int, int]] = {}
         self.bundles: dict[str, dict[int, int]] = {}
         for key in sorted(objects):
-            name, _, offset = key.removeprefix(f"{JOURNAL}/").partition("/")
+            name, _, offset = key.removeprefix(f"{folder}/").partition("/")
             if found := _BUNDLE.fullmatch(offset):
                 self.bundles.setdefault(name, {})[int(found[1])] = int(found[2])
             elif offset and SEGMENT.fullmatch(name):
@@ -78,10 +84,10 @@ class Pieces:
         for offset in sorted(each for each in pieces if each >= start):
             if offset < covered:
                 continue
-            keys[offset], covered = piece_key(segment, offset), offset + pieces[offset]
+            keys[offset], covered = piece_key(self._folder, segment, offset), offset + pieces[offset]
             end = bundles.get(offset, size + 1)
             if end <= size:
-                keys[offset], covered = bundle_key(segment, offset, end), end
+                keys[offset], covered = bundle_key(self._folder, segment, offset, end), end
         return keys
 
     def bundled(self, segment: str) -> tuple[int, int]:
@@ -99,14 +105,25 @@ def number_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def piece_key(segment: str, offset: int) -> str:
+def folder_of(journal_id: str) -> str:
+    """Return the folder in a storage that holds the objects of the journal with this id."""
+    return f"{JOURNAL}/{journal_id}"
+
+
+def folder_in(key: str) -> str:
+    """Return the folder of the journal that an object in a storage is of, "" when it is of none."""
+    above, _, rest = key.removeprefix(f"{JOURNAL}/").partition("/")
+    return folder_of(above) if rest and key.startswith(f"{JOURNAL}/") else ""
+
+
+def piece_key(folder: str, segment: str, offset: int) -> str:
     """Return the key of the object that holds a segment's bytes from there on."""
-    return f"{JOURNAL}/{segment}/{offset:012d}"
+    return f"{folder}/{segment}/{offset:012d}"
 
 
-def bundle_key(segment: str, start: int, end: int) -> str:
+def bundle_key(folder: str, segment: str, start: int, end: int) -> str:
     """Return the key of the bundle of a segment's bytes between these."""
-    return f"{JOURNAL}/{segment}/bundle-{start:012d}-{end:012d}"
+    return f"{folder}/{segment}/bundle-{start:012d}-{end:012d}"
 
 
 def read_all(storage: Storage, keys: Mapping[int, str]) -> dict[int, bytes]:

@@ -1,10 +1,13 @@
-"""Deletes what this process wrote after another one had deleted the experiment, which may happen at any time.
+"""Finds out that the experiment was deleted by another process, and deletes what this one wrote after that.
 
-* ``experiment.json`` is the first object of a location and the last one to be deleted. A process that has seen it,
-  and then finds it gone, writes nothing more.
+* ``experiment.json`` is the first object of a location and the last one to be deleted, and it names the experiment's
+  journal, as no other experiment does. A process that has seen it, and then finds it gone or another one's, writes
+  nothing more.
 * After a slow write or a pause a process checks at once. Every process checks when it closes.
-* Only what this process wrote recently is deleted, and only when nothing else is there: where a user is removing
-  objects by hand, everything stays as it is.
+* Where another experiment has begun meanwhile, only the former journal is deleted, which no process reads; other
+  objects may be the other's.
+* Where nothing has, only what this process wrote recently is deleted, and only when nothing else is there: where a
+  user is removing objects by hand, everything stays as it is.
 
 An object stays when its writer dies between the write and the check. All methods may be called from any thread.
 """
@@ -16,9 +19,11 @@ import math
 import threading
 from collections.abc import Callable
 
-from trialpod.errors import StorageError, TrialpodError
-from trialpod.storage.base import Storage
+from trialpod.errors import InvalidInputError, StorageError, TrialpodError
+from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import EXPERIMENT_KEY
+from trialpod_operator.experiment.replica.journal_layout import folder_of
+from trialpod_operator.experiment.stored import journal_id
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +43,7 @@ class EmptiedError(FencedError):
 
 
 class PostDeleteCleanup:
-    """Knows what was written lately.
+    """Knows whose the location was, and what was written lately.
 
     Args:
         storage: the experiment's location in the storage.
@@ -50,8 +55,14 @@ class PostDeleteCleanup:
         self._monotonic = monotonic
         self._lock = threading.Lock()  # guards the next
         self._written: dict[str, float] = {}  # object -> when, in this order
-        self.marked = False
-        """Whether ``experiment.json`` is known to have been there."""
+        self.journal = ""
+        """The id of the experiment's journal; "" until ``experiment.json`` is known to have been there with it."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the journal's objects."""
+        assert self.journal, "the location was not claimed"
+        return folder_of(self.journal)
 
     def write_soon(self, key: str) -> None:
         """An object is written next. Whether it was may not be known afterwards."""
@@ -77,25 +88,52 @@ class PostDeleteCleanup:
             began = self._written.get(key, -math.inf)
         if self._monotonic() - min(began, idle_since) >= IDLE_S:
             self.write_soon(key)
-            if self._marks_gone():
-                self._storage.delete(key)
+            holder = self._holder()
+            if holder != self.journal:
+                if not holder or key.startswith(f"{self.folder}/"):
+                    self._storage.delete(key)
                 raise self.deleted()
+
+    def refuse_deleted(self) -> None:
+        """Find out whether the experiment has been deleted.
+
+        Raises:
+            FencedError: it has.
+            StorageError: the storage cannot be read.
+        """
+        if self._holder() != self.journal:
+            raise self.deleted()
 
     def deleted(self) -> EmptiedError:
         """Return the error for a process that finds the location gone."""
-        return EmptiedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
+        return EmptiedError(
+            f"{self._storage.uri} no longer holds this experiment, whose data was deleted meanwhile; nothing more is "
+            "written there"
+        )
 
     def leave_none(self) -> None:
         """Look whether the experiment has been deleted, and delete what was written here since."""
         with self._lock:
             written = set(self._written)
         try:
-            if written and self._marks_gone():
-                left = self._storage.list()
-                if left and written.issuperset(left):
-                    self._storage.delete_many(list(left))
+            if not written or (holder := self._holder()) == self.journal:
+                return
+            if holder:
+                self._storage.delete_tree(self.folder)
+                return
+            left = self._storage.list()
+            if left and written.issuperset(left):
+                self._storage.delete_many(list(left))
         except StorageError as error:
             logger.info("whether %s was deleted is not known: %s", self._storage.uri, error)
 
-    def _marks_gone(self) -> bool:
-        return self.marked and not self._storage.exists(EXPERIMENT_KEY)
+    def _holder(self) -> str:
+        """Return the id of the journal of the experiment that the location is of now; "" when it is of none."""
+        if not self.journal:
+            return ""
+        try:
+            return journal_id(self._storage.read(EXPERIMENT_KEY), self._storage.uri)
+        except KeyMissingError:
+            return ""
+        except InvalidInputError:
+            return self.journal  # damaged, not deleted

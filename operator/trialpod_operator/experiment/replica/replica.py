@@ -37,11 +37,11 @@ from pathlib import Path
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError
 from trialpod.storage.checkpoints import open_checkpoints
-from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import EmptiedError, FencedError, PostDeleteCleanup
 from trialpod_operator.experiment.replica.upload_queue import LiveTurns, UploadQueue
+from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored
 
 __all__ = ["EmptiedError", "FencedError", "Replica", "ReplicaStatus"]
 
@@ -155,7 +155,7 @@ class Replica:
     # -- from the storage --
 
     def pull(self, *, journal_only: bool = False) -> bool:
-        """Bring the directory up to what the storage holds; return True when anything was fetched.
+        """Bring the directory up to what the storage holds; return True when anything here was changed.
 
         Args:
             journal_only: leave the trials' files where they are: enough to read. A process that continues brings
@@ -173,13 +173,24 @@ class Replica:
             else:
                 self._files.fetch_all()
 
+        found = self._files.find_document()
+        if not found:
+            return self._files.renew_document()
+        other = found != (read_stored(self._directory) or {}).get(JOURNAL_ID)
+        if other and self._journal.begun_here:
+            raise self._journal.different()
+        if other:
+            self._files.take_document()
+        self._late.journal = found
         fetched = self._journal.pull(before)
         if self._journal.stored:
             self._files.found_stored()
-        return fetched
+        return fetched or other
 
     def claim_location(self) -> bool:
-        """Put ``experiment.json`` into a place where nothing is, before anything else: it says whose the place is.
+        """Put ``experiment.json`` into a location where none is: it says whose the location is.
+
+        Else that happens before anything else is copied.
 
         Returns:
             False when another process was faster. Its file is in the directory then, for the caller to check.
@@ -187,7 +198,10 @@ class Replica:
         Raises:
             StorageError: the storage cannot be written.
         """
-        return self._journal.stored or self._files.claim_location()
+        claimed = self._files.claim_location()
+        if not claimed:
+            self._files.fetch_experiment()
+        return claimed
 
     def fetch(self, keys: Iterable[str]) -> None:
         """Bring those of these files that are not here, for a caller that waits for them.
@@ -450,11 +464,12 @@ class Replica:
         """Copy the journal and tell how far; `everything` changes nothing here."""
         position = self._requested
         if position != self._confirmed or everything:
-            self._journal.copy()
+            self._copy_journal()
         if position != self._confirmed:
             self._confirmed = position
             self._committed(position)
-        self._journal.bundle()
+        if self._late.journal:
+            self._journal.bundle()
 
     def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
         """Copy the files that are due, and before them the records that they follow from, if not all of these."""
@@ -484,7 +499,8 @@ class Replica:
                 self._record_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
-        self._journal.store_snapshot()
+        if self._late.journal:
+            self._journal.store_snapshot()
         self._journal.remove_replaced()
         if not everything:
             self._fetch_some()
@@ -503,8 +519,8 @@ class Replica:
         interval_s = self._presence_s * (1.0 if self._confirmed == self._present_to else WRITING_SHARE)
         if not self._presence_s or now - self._present_at < interval_s:
             return
-        if self._present_at > float("-inf") and not self._storage.exists(EXPERIMENT_KEY):
-            raise EmptiedError(f"{self.uri} no longer holds this experiment: its data was deleted")
+        if self._present_at > float("-inf"):
+            self._late.refuse_deleted()
         self._present_at, self._present_to = now, self._confirmed
 
     def _record_pass(self, copied: int) -> None:
@@ -522,6 +538,11 @@ class Replica:
 
     def _copy_records_of_files(self) -> None:
         """Detect another writer, too, before anything of its own is replaced."""
+        self._copy_journal()
+
+    def _copy_journal(self) -> None:
+        if not self._files.claim_location():
+            raise FencedError(f"another process has just begun an experiment in {self.uri}; stop one of them")
         self._journal.copy()
 
     def _copy_before_snapshot(self, copy_journal: Callable[[], None], refuse_outdated: Callable[[], None]) -> None:

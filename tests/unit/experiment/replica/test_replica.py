@@ -20,16 +20,23 @@ from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.replica import journal as journal_replica
 from trialpod_operator.experiment.replica.files import Due, FileReplica
 from trialpod_operator.experiment.replica.journal_copy import JournalCopy
+from trialpod_operator.experiment.replica.journal_layout import folder_of
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
 from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
+from trialpod_operator.experiment.stored import JOURNAL_ID, write_stored
+
+ID = "0123456789abcdef"
+FOLDER = folder_of(ID)
 
 
 def journal_of(directory: Path) -> Journal:
+    if not (directory / EXPERIMENT_KEY).exists():
+        write_stored(directory, {JOURNAL_ID: ID})
     return Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=True)
 
 
 def stored_journal(storage: DirectoryStorage) -> dict[str, bytes]:
-    return {key: storage.read(key) for key in storage.list(f"{TRIALPOD_DIR}/{JOURNAL_DIR}")}
+    return {key: storage.read(key) for key in storage.list(FOLDER)}
 
 
 def copy_each(journal: Journal, replica: Replica, numbers: range) -> None:
@@ -173,13 +180,13 @@ def test_next_process_removes_what_a_snapshot_replaced(tmp_path: Path, storage: 
     killed.copy()
     journal.write_snapshot(b"after one")
     killed._journal.store_snapshot()
-    names = [key.rpartition("journal/")[2] for key in stored_journal(storage)]
+    names = [key.removeprefix(f"{FOLDER}/") for key in stored_journal(storage)]
     assert "00000001.log/000000000000" in names, "it is removed later than the snapshot is stored"
 
     again = Replica(tmp_path / "there", storage)
     again.pull()
     again.copy()
-    names = [key.rpartition("journal/")[2] for key in stored_journal(storage)]
+    names = [key.removeprefix(f"{FOLDER}/") for key in stored_journal(storage)]
     assert names == ["00000001.log.removed", "00000002.log/000000000000", "00000002.snapshot"]
 
 
@@ -230,7 +237,6 @@ def test_a_restart_reads_many_pieces_as_few_objects(
     copy_each(journal, second, range(25, 30))
     assert sum("bundle" in key for key in stored_journal(storage)) == 3
     copy = JournalCopy(Read(storage), tmp_path / "copy")
-    storage.write(EXPERIMENT_KEY, b"{}")
     copy.refresh()
     assert history(tmp_path / "copy") == (None, [b"%d" % number for number in range(30)])
 
@@ -239,7 +245,6 @@ def test_a_copy_continues_in_the_middle_of_a_bundle(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_replica, "BUNDLE_OF", 4)
-    storage.write(EXPERIMENT_KEY, b"{}")
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
     copy = JournalCopy(storage, tmp_path / "copy")
@@ -275,7 +280,7 @@ def test_who_bundles_what_was_removed_is_stopped(
     of_stale = Replica(tmp_path / "stale", storage)
     for number in range(2):
         stale.append(b"%d" % number)
-        of_stale._journal.copy()
+        of_stale._copy_journal()
     of_second = Replica(tmp_path / "second", storage)
     of_second.pull()
     second = journal_of(tmp_path / "second")
@@ -384,8 +389,8 @@ def test_a_sealed_journal_continues_in_another_segment(
     found.write_snapshot(b"after three")
     last.copy()
     assert sorted(key for key in stored_journal(storage) if ".removed" not in key) == [
-        f".trialpod/journal/{left_out + 3:08d}.log/000000000000",
-        f".trialpod/journal/{left_out + 3:08d}.snapshot",
+        f"{FOLDER}/{left_out + 3:08d}.log/000000000000",
+        f"{FOLDER}/{left_out + 3:08d}.snapshot",
     ]
 
 
@@ -564,7 +569,6 @@ def test_object_whose_writer_failed_later_is_no_conflict(
 def test_writer_stopped_during_deletion_leaves_nothing(tmp_path: Path, storage: DirectoryStorage) -> None:
     here, now = tmp_path / "here", [100.0]
     journal = journal_of(here)
-    (here / TRIALPOD_DIR / "experiment.json").write_text("{}")
     replica = Replica(here, storage)
     replica._monotonic = lambda: now[0]
     journal.append(b"one")
@@ -811,7 +815,7 @@ def test_repeatedly_changed_file_does_not_delay_a_snapshot(tmp_path: Path) -> No
     assert told.wait(60.0)
     assert replica.close(10.0) is None
     assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
-    assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
+    assert f"{FOLDER}/00000002.snapshot" in storage.list()
 
 
 def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: DirectoryStorage) -> None:
@@ -828,6 +832,7 @@ def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: Director
     replica.start(lambda _: None, lambda _: None, lambda _: told.set())
     assert not replica.catch_up()
     wait_until_caught_up(replica)
+    written.remove(EXPERIMENT_KEY)
     assert sorted(written) == ["trial_0/result.json", "trial_1/result.json"]
     assert not replica.catch_up()  # it is for one snapshot
 
@@ -838,7 +843,7 @@ def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: Director
     assert told.wait(60.0)
     assert replica.close(60.0) is None
     assert {key for key in written if key.startswith("trial_")} == {"trial_1/result.json"}
-    assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
+    assert f"{FOLDER}/00000002.snapshot" in storage.list()
     replica.abandon()
 
 
@@ -863,6 +868,7 @@ def test_files_changed_during_upload_are_uploaded_again(
     replica.start(lambda _: None, lambda _: None)
     wait_until_caught_up(replica)
     assert storage.read("trial_0/result.json") == b"1\n2\n2\n"
+    written.remove(EXPERIMENT_KEY)
     assert written == ["trial_0/result.json"] * 3
     replica.abandon()
 

@@ -14,6 +14,7 @@ from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.replica.replica import FencedError, Replica
 from trialpod_operator.experiment.replica.shared_files import TRIES, SharedFiles
+from trialpod_operator.experiment.stored import write_stored
 
 RESULTS = "trial_0/result.json"
 
@@ -149,6 +150,7 @@ class Writer:
         self._file = directory / RESULTS
         self.replica = Replica(directory, storage)
         self.replica.pull()
+        write_stored(directory, {})
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
         self._file.parent.mkdir(exist_ok=True)
 
@@ -248,7 +250,7 @@ def test_next_replica_reads_the_journal_once_when_idle(
     second.keep("1 and what was not copied")
     second.replica.copy()
     assert storage.values[RESULTS] == b"1 and what was not copied"
-    assert [name for name, _ in storage.calls] == ["read", "read", "write_if"]
+    assert [name for name, _ in storage.calls] == ["read", "read", "read", "write_if"]
 
 
 def test_snapshot_of_a_replaced_replica_uploads_no_files(
