@@ -102,7 +102,7 @@ def no_mark_of_removal(put: Put) -> None:
 def older_files_come_back(put: Put) -> None:
     """A file is replaced whatever it holds, and before its records are in the storage."""
     put(Replica, "_copy_records_of_files", lambda _self: None)
-    put(SharedFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
+    put(SharedFiles, "write", lambda self, key, data, _refuse, **_: self._storage.write(key, data))
 
     def pull(self: Replica, **given: Any) -> bool:
         """Take time, in which another operator may continue: what is restored is restored at once else."""

@@ -435,7 +435,9 @@ class SimWorld(Surroundings):
         return store
 
     def recovers_alone(self, process: Process) -> bool:
-        """Return whether no later attempt can have taken away what a process resumes from."""
+        """Return whether no later attempt can have taken away what a process resumes from, nor rank 0 of its own."""
+        if getattr(process, "rank", 0) and self.hosted(process.experiment).plan.apart:  # type: ignore[attr-defined]
+            return False
         pods = [pod for uid, pod in self.pods.pods.items() if self.pods.processes.get(uid) is process]
         current = [self.pods.current(pod) for pod in pods]
         return any(pod is not None and not pod["metadata"].get("deletionTimestamp") for pod in current)

@@ -68,7 +68,11 @@ def main() -> int:
     print(f"what happened: {fired}")
     for violation in outcome.violations:
         print(f"VIOLATION: {violation}")
-    status = report(world.samples, Path(given("DAY_IMAGE") or FOLDER / "soak-day.svg"))
+    try:
+        status = report(world.samples, Path(given("DAY_IMAGE") or FOLDER / "soak-day.svg"))
+    except ValueError as error:  # a violation has ended it early, or DAY_MINUTES
+        print(error)
+        status = 1
     return 1 if outcome.violations else status
 
 
