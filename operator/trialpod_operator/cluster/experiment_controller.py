@@ -591,7 +591,10 @@ class ExperimentController:
                 raise StorageEmptiedError(location.uri, self._again)
             if again:
                 await services.publish_authority(self._namespace)
-            listed = not services.first_lists.cover(self.uid) or not await services.first_lists.pods_shown()
+            covered = services.first_lists.cover(self.uid)
+            # Pods and TuneTrials follow from records, but for the decider's pod.
+            none_yet = durable.engine.state.settings is None and durable.decisions is None
+            listed = not none_yet and (not covered or not await services.first_lists.pods_shown())
             if listed:
                 await services.list_children(self.key)
             self._objects = await self._attempt_objects(experiment)
@@ -637,7 +640,7 @@ class ExperimentController:
             self._writer.events.record_ending,
         )
         self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
-        self._compared, self._children_listed = False, listed
+        self._compared, self._children_listed = False, listed or none_yet
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)

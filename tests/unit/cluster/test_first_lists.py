@@ -42,6 +42,19 @@ def test_a_list_that_does_not_come_is_not_waited_for_forever() -> None:
     virtual_time.run(scenario)
 
 
+def test_nothing_is_listed_for_a_new_experiment(play: Play) -> None:
+    """The API server would look at all TuneTrials of the namespace."""
+
+    async def scenario(world: World) -> None:
+        world.operator.controller.services.first_lists = FirstLists()  # of an operator that has long been there
+        await world.apply(numSamples=2)
+        await world.until_over()
+        assert world.api.counts["GET tunetrials"] == 0
+        world.check_results()
+
+    play(scenario)
+
+
 class TestRestart:
     """The operator is replaced while trials run."""
 
