@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sim_kernel import PROCESS, sim_time
+from sim_kernel import PROCESS
 from sim_plan import KINDS, Fault, Plan, placed_plan_of, plain_plan_of, wide_plan_of
 
 from trialpod.protocol.client import ReportClient
@@ -39,8 +39,6 @@ from trialpod_operator.experiment import stored
 from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
-from trialpod_operator.experiment.replica.replica import Replica
-from trialpod_operator.experiment.replica.shared_files import SharedFiles
 from trialpod_operator.reports import service
 from trialpod_operator.reports.service import ReportService
 
@@ -97,22 +95,6 @@ def no_proof(put: Put) -> None:
 def no_mark_of_removal(put: Put) -> None:
     """What is written where the journal was removed counts as committed."""
     put(JournalReplica, "_refuse_removed", lambda _self, _segment: None)
-
-
-def older_files_come_back(put: Put) -> None:
-    """A file is replaced whatever it holds, and before its records are in the storage."""
-    put(Replica, "_copy_records_of_files", lambda _self: None)
-    put(SharedFiles, "write", lambda self, key, data, _refuse, **_: self._storage.write(key, data))
-
-    def pull(self: Replica, **given: Any) -> bool:
-        """Take time, in which another operator may continue: what is restored is restored at once else."""
-        fetched = right(self, **given)
-        if PROCESS.get() is not None:  # not in the checks afterwards
-            sim_time.sleep(4.0)
-        return fetched
-
-    right = Replica.pull
-    put(Replica, "pull", pull)
 
 
 def deleted_checkpoints_come_back(put: Put) -> None:
@@ -443,7 +425,6 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     duplicate_not_recognised: _LATE,
     no_proof: ("two operators", "operator paused", "pod vanishes"),
     no_mark_of_removal: ("two operators",) * 3,
-    older_files_come_back: (*_TWO, "two operators", "more samples", "operator replaced"),
     deleted_checkpoints_come_back: _LATE,
     attempt_not_checked: (*_GONE, *_LATE),
     manifest_first: (),
