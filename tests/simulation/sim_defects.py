@@ -54,10 +54,11 @@ def answer_before_commit(put: Put) -> None:
 def no_fencing(put: Put) -> None:
     """A journal's object that another operator has made is replaced."""
 
-    def create(self: JournalReplica, key: str, data: bytes) -> None:
+    def create(self: JournalReplica, key: str, data: bytes) -> tuple[int, bool]:
         self._storage.write(key, data)
+        return len(data), True
 
-    put(JournalReplica, "_create", create)
+    put(JournalReplica, "_put", create)
 
 
 def no_seal(put: Put) -> None:
@@ -68,11 +69,12 @@ def no_seal(put: Put) -> None:
 def anothers_write_taken_for_ones_own(put: Put) -> None:
     """An object of another operator is taken for one of ours whose answer was lost."""
 
-    def create(self: JournalReplica, key: str, data: bytes) -> None:
+    def create(self: JournalReplica, key: str, data: bytes) -> tuple[int, bool]:
         with contextlib.suppress(KeyExistsError):  # nobody looks whose it is
             self._storage.write_new(key, data)
+        return len(data), True
 
-    put(JournalReplica, "_create", create)
+    put(JournalReplica, "_put", create)
 
 
 def duplicate_not_recognised(put: Put) -> None:

@@ -57,12 +57,12 @@ def removed_before_it_is_known(put: Put) -> None:
 def nobody_is_fenced(put: Put) -> None:
     """What another machine made of the journal is taken for one's own."""
 
-    def create(self: JournalReplica, key: str, data: bytes) -> int:
+    def create(self: JournalReplica, key: str, data: bytes) -> tuple[int, bool]:
         with contextlib.suppress(KeyExistsError):
             self._storage.write_new(key, data)
-        return len(data)
+        return len(data), True
 
-    put(JournalReplica, "_create", create)
+    put(JournalReplica, "_put", create)
     put(JournalReplica, "_refuse_outdated", lambda _self: None)
 
 

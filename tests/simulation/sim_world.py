@@ -719,6 +719,13 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
         return run_to_its_end(plan.seed, lambda loop, folder: SimWorld(plan, loop, folder, keep), patched, judge)
 
 
+def shows(outcome: Outcome) -> bool:
+    """Return whether a defect shows; raise when it is none, because the code that it replaces has changed."""
+    broken = [each for each in outcome.violations if "TypeError" in each or "AttributeError" in each]
+    assert not broken, broken
+    return bool(outcome.violations)
+
+
 class InTurn:
     """A thread that is over once it is started: for what looks at a world that has ended."""
 

@@ -19,6 +19,7 @@ from sim_local_plan import (
     long_local_plan_of,
 )
 from sim_plan import Fault
+from sim_world import shows
 
 PARTS = 4
 SEEDS = 60
@@ -129,4 +130,4 @@ def test_a_rule_that_is_taken_away_on_a_machine_is_missed(
     with monkeypatch.context() as patched:
         defect(patched.setattr)
         seeds = [QUICK.get(defect.__name__, 0), *range(NOTICED_WITHIN)]
-        assert any(simulate_local(provoking_locally(seed, defect)).violations for seed in seeds)
+        assert any(shows(simulate_local(provoking_locally(seed, defect))) for seed in seeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sim_defects import DEFECTS, Defect, provoking
-from sim_world import simulate
+from sim_world import shows, simulate
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
 
@@ -36,4 +36,4 @@ def test_a_rule_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch, de
     with monkeypatch.context() as patched:
         defect(patched.setattr)
         seeds = [QUICK.get(defect.__name__, 0), *range(SEEDS)]
-        assert any(simulate(provoking(seed, defect)).violations for seed in seeds)
+        assert any(shows(simulate(provoking(seed, defect))) for seed in seeds)
