@@ -168,7 +168,8 @@ def test_restart_cost_does_not_grow_with_ended_trials(storage: MemoryStorage, tm
             storage.calls.clear()
             second = Operator(storage, tmp_path / f"second-{ended}", ended + RUNNING)
             found = reads(storage)
-            counts.append(len([key for key in found if not key.startswith(JOURNAL)]))
+            # Objects, not requests: threads of the first one, which are not killed with it, may look at its document.
+            counts.append(len({key for key in found if not key.startswith(JOURNAL)}))
             assert len([key for key in found if key.startswith(JOURNAL)]) <= first.durable._replica.pieces + 2
             assert not any(key == "" for name, key in storage.calls if name in ("list", "sizes"))
             second.start()
