@@ -341,7 +341,7 @@ def commits_behind_a_deletion(put: Put) -> None:
 
 def a_heads_failure_is_believed(put: Put) -> None:
     """Of a group's failures the head's counts, whatever its workers show."""
-    put(Group, "judge_report", lambda _self, end, _now: end)
+    put(Group, "judge_report", lambda _self, end, _now, **_: end)
     put(Group, "judge_read", lambda _self, ending, _now: ending)
 
 

@@ -92,7 +92,7 @@ def a_torn_end_stays(put: Put) -> None:
 def done_before_it_is_recorded(put: Put) -> None:
     """What follows from an event is carried out before the journal has it."""
 
-    def apply(self: JournaledEngine, event: Any) -> None:
+    def apply(self: JournaledEngine, event: Any, *given: Any) -> None:
         perform, held = self._perform, list[Any]()
         self._perform = held.append
         append = self._journal.append
@@ -104,7 +104,7 @@ def done_before_it_is_recorded(put: Put) -> None:
 
         put(self._journal, "append", late)
         try:
-            right(self, event)
+            right(self, event, *given)
         finally:
             self._perform = perform
             put(self._journal, "append", append)
