@@ -639,7 +639,7 @@ class DurableExperiment:
         if errors := replica.errors - self._replica_errors:
             self._replica_errors += errors
             self._shell.replica_failed(errors)
-        # Another one before that would leave the segment between them out of the storage, and bring nothing.
+        # Another one before that would bring nothing: only the latest is stored.
         if replica.pieces > self._max_objects and replica.snapshot_stored and replica.catch_up():
             self.journaled.write_snapshot()
             replica.request(self.position, urgent=True)

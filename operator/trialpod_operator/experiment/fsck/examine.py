@@ -235,12 +235,12 @@ class _Examiner:
     def _engine(self, plan: ExperimentPlan | None, reading: _Reading) -> Engine:
         if plan is None:
             return recording_engine(reading.stored.get("total"))
-        # What a search algorithm that takes its time has suggested is in the records; it need not be made again.
-        recorded = RecordedSearch(plan.search.total)
         if _has_decider(reading):
             engine = recording_engine(reading.stored.get("total"))
         else:
-            engine = Engine(recorded if is_slow(plan.search) else plan.search, plan.scheduler, plan.stopper)
+            # What a search algorithm that takes its time has suggested is in the records; it need not be made again.
+            search = RecordedSearch(plan.search.total) if is_slow(plan.search) else plan.search
+            engine = Engine(search, plan.scheduler, plan.stopper)
         engine.controller.resources_of = plan.resources_for
         return engine
 

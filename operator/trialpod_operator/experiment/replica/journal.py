@@ -43,6 +43,8 @@ from trialpod_operator.experiment.replica.journal_layout import (
     piece_key,
     read_all,
     read_part,
+    segment_name,
+    snapshot_name,
     whole_records,
 )
 from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, PostDeleteCleanup
@@ -117,8 +119,7 @@ class JournalReplica:
         return not self._unstored_snapshot()
 
     def _unstored_snapshot(self) -> str:
-        here = os.listdir(self._folder) if self._folder.is_dir() else []
-        latest = max((name for name in here if SNAPSHOT.fullmatch(name)), default="")
+        latest = max(filter(SNAPSHOT.fullmatch, self._names()), default="")
         return latest if self._is_unstored(latest) else ""
 
     def _is_unstored(self, snapshot: str) -> bool:
@@ -127,9 +128,16 @@ class JournalReplica:
     @property
     def begun_here(self) -> bool:
         """Whether a journal with records is here."""
-        sizes = local_sizes(self._folder)
-        snapshots = self._folder.is_dir() and any(map(SNAPSHOT.fullmatch, os.listdir(self._folder)))
-        return snapshots or any(size > SEGMENT_HEADER_BYTES for size in sizes.values())
+        snapshots = any(map(SNAPSHOT.fullmatch, self._names()))
+        return snapshots or any(size > SEGMENT_HEADER_BYTES for size in local_sizes(self._folder).values())
+
+    def _names(self) -> list[str]:
+        """Return the names of the files that are here."""
+        return sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
+
+    def _key(self, name: str) -> str:
+        """Return the key of the object that has this name in the journal's folder."""
+        return f"{self._late.folder}/{name}"
 
     def pull(self, before: Callable[[], None]) -> bool:
         """Bring the journal up to what the storage holds; return True when anything was fetched.
@@ -185,8 +193,8 @@ class JournalReplica:
         with self._lock:
             if number_of(name) > self._newest:
                 return  # its segment came after the journal was copied
-        self._put(f"{self._late.folder}/{name}", read_part(self._folder / name, 0))
-        self._late.written(f"{self._late.folder}/{name}")
+        self._put(self._key(name), read_part(self._folder / name, 0))
+        self._late.written(self._key(name))
         with self._lock:
             self._snapshots.add(name)
             self._forget_before(name)
@@ -246,13 +254,13 @@ class JournalReplica:
             self._replaced = deque(pieces.replaced)
             self._given_up = set(pieces.given_up)
             for name in pieces.given_up:
-                self._sent.setdefault(f"{number_of(name):08d}.log", 0)
+                self._sent.setdefault(segment_name(number_of(name)), 0)
             self._sealed_to = max((number_of(name) + 1 for name in seals), default=0)
 
     def _copy_listed(self) -> None:
-        names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
-        segments = [name for name in names if SEGMENT.fullmatch(name)]
-        latest = max((name for name in names if SNAPSHOT.fullmatch(name)), default="")
+        names = self._names()
+        segments = list(filter(SEGMENT.fullmatch, names))
+        latest = max(filter(SNAPSHOT.fullmatch, names), default="")
         if self._is_unstored(latest) and self._lacks_segments(segments, latest):
             self._bridge(segments, latest)
         with self._lock:
@@ -266,7 +274,7 @@ class JournalReplica:
 
     def _lacks_segments(self, segments: list[str], snapshot: str) -> bool:
         """Return whether segments that a snapshot replaces can neither be copied nor are in the storage."""
-        replaced = [f"{number:08d}.log" for number in range(self._newest, number_of(snapshot))]
+        replaced = [segment_name(number) for number in range(self._newest, number_of(snapshot))]
         return any(name not in segments or self._left_out(name) for name in replaced)
 
     def _bridge(self, segments: list[str], snapshot: str) -> None:
@@ -278,7 +286,7 @@ class JournalReplica:
             self._seal_before(number_of(snapshot))
         self._before_snapshot(lambda: None, self.refuse_outdated)
         with self._lock:
-            self._create(f"{self._late.folder}/{snapshot}", read_part(self._folder / snapshot, 0))
+            self._create(self._key(snapshot), read_part(self._folder / snapshot, 0))
             self._snapshots.add(snapshot)
             self._forget_before(snapshot)
 
@@ -290,15 +298,15 @@ class JournalReplica:
         """See to it that the segments before this one have ended, and that no other process continues after them."""
         if self._sealed_to < number:
             self._seal_before(number)
-        elif not (self._folder / f"{number:08d}.snapshot").exists():
+        elif not (self._folder / snapshot_name(number)).exists():
             self._give_up_snapshot(number)  # the seal is another process's
 
     def _give_up_snapshot(self, number: int) -> None:
         """See to it that no snapshot ever comes before a segment that was begun without one."""
-        snapshot = f"{number:08d}.snapshot"
-        self._create(f"{self._late.folder}/{snapshot}", b"")
+        snapshot = snapshot_name(number)
+        self._create(self._key(snapshot), b"")
         self._given_up.add(snapshot)
-        self._sent[f"{number:08d}.log"] = 0
+        self._sent[segment_name(number)] = 0
 
     def _copy_segment(self, name: str) -> None:
         sent = self._sent.get(name, 0)
@@ -312,7 +320,7 @@ class JournalReplica:
     def _seal_before(self, number: int) -> None:
         """End the segments before this one where they end for this process, or find out that they do not."""
         for each in range(self._newest, number):
-            name = f"{each:08d}.log"
+            name = segment_name(each)
             self._create_piece(name, self._sent.get(name, 0), b"")
         self._sealed_to = number
 
@@ -323,10 +331,10 @@ class JournalReplica:
 
     def _refuse_outdated(self) -> None:
         newest = self._newest
-        segment = f"{newest:08d}.log"
+        segment = segment_name(newest)
         if self._sealed_to > newest:
-            name, start = f"{self._sealed_to:08d}.snapshot", 0
-            key = f"{self._late.folder}/{name}"
+            name, start = snapshot_name(self._sealed_to), 0
+            key = self._key(name)
         else:
             name, start = segment, self._sent.get(segment, 0)
             key = piece_key(self._late.folder, segment, start)
@@ -349,7 +357,7 @@ class JournalReplica:
     def _refuse_removed(self, segment: str) -> None:
         """Find out whether a segment that has just taken something had been replaced and removed before."""
         with contextlib.suppress(KeyMissingError):
-            self._storage.read(f"{self._late.folder}/{segment}{REMOVED}")
+            self._storage.read(self._key(segment + REMOVED))
             raise FencedError(
                 f"another process has continued this experiment in {self._storage.uri}; stop one of them"
             )
@@ -390,7 +398,7 @@ class JournalReplica:
             self._given_up.discard(name)
             for known in (self._sent, self._pieces, self._bundled):
                 known.pop(name, None)
-        for name in os.listdir(self._folder):
+        for name in self._names():
             if (SEGMENT.fullmatch(name) or SNAPSHOT.fullmatch(name)) and number_of(name) < number:
                 (self._folder / name).unlink(missing_ok=True)
 
@@ -407,23 +415,23 @@ class JournalReplica:
             return
         with self._lock:
             latest = max(self._snapshots)
-        if not self._storage.exists(f"{self._late.folder}/{latest}"):
+        if not self._storage.exists(self._key(latest)):
             return
         while self._replaced:
             name = self._replaced[0]
             if SNAPSHOT.fullmatch(name):
-                self._storage.delete(f"{self._late.folder}/{name}")
+                self._storage.delete(self._key(name))
             else:
-                self._late.write_soon(f"{self._late.folder}/{name}{REMOVED}")
-                self._storage.write(f"{self._late.folder}/{name}{REMOVED}", b"")
-                self._storage.delete_tree(f"{self._late.folder}/{name}")
+                self._late.write_soon(self._key(name + REMOVED))
+                self._storage.write(self._key(name + REMOVED), b"")
+                self._storage.delete_tree(self._key(name))
             self._replaced.popleft()
 
     def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
         """Refuse when the same stretch of the journal has different bytes here and there."""
         for name in pieces.snapshots:
             here = self._folder / name
-            if here.exists() and here.read_bytes() != self._storage.read(f"{self._late.folder}/{name}"):
+            if here.exists() and here.read_bytes() != self._storage.read(self._key(name)):
                 raise self.different()
         newest_here, sizes = max(map(number_of, local), default=0), pieces.sizes()
         for name, offsets in pieces.segments.items():
@@ -468,7 +476,7 @@ class JournalReplica:
 
     def _fetch_to(self, folder: Path, pieces: Pieces) -> None:
         for name in pieces.snapshots:
-            (folder / name).write_bytes(self._storage.read(f"{self._late.folder}/{name}"))
+            (folder / name).write_bytes(self._storage.read(self._key(name)))
         for name, offsets in pieces.segments.items():
             wanted = pieces.keys_from(name, min(offsets))
             found = read_all(self._storage, wanted)

@@ -105,6 +105,16 @@ def number_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
+def segment_name(number: int) -> str:
+    """Return the file name of a segment."""
+    return f"{number:08d}.log"
+
+
+def snapshot_name(number: int) -> str:
+    """Return the file name of the snapshot before a segment."""
+    return f"{number:08d}.snapshot"
+
+
 def folder_of(journal_id: str) -> str:
     """Return the folder in a storage that holds the objects of the journal with this id."""
     return f"{JOURNAL}/{journal_id}"

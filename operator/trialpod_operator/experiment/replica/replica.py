@@ -468,8 +468,7 @@ class Replica:
         if position != self._confirmed:
             self._confirmed = position
             self._committed(position)
-        if self._late.journal:
-            self._journal.bundle()
+        self._journal.bundle()
 
     def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
         """Copy the files that are due, and before them the records that they follow from, if not all of these."""
@@ -482,7 +481,7 @@ class Replica:
                 self._files.add_log(taken.logs[0])
                 del taken.logs[0]
             if self._removals:
-                self._copy_records_of_files()  # a process that resumes from the storage must not count on them
+                self._copy_journal()  # a process that resumes from the storage must not count on them
             while self._removals:
                 self._remove(*self._removals[0])
                 self._removals.popleft()
@@ -492,7 +491,7 @@ class Replica:
             if not catching_up and not everything:
                 due += self._files.due_of_trials(self._live_turns.take(taken.live, self._monotonic()), growth=GROWTH)
             if due or journal_too:
-                self._copy_records_of_files()
+                self._copy_journal()
             self._files.send(due, self._journal.refuse_outdated)
             whole = True
             if catching_up:
@@ -536,11 +535,8 @@ class Replica:
         except CheckpointError as error:
             logger.warning("%s of %s is left in %s: %s", name, dirname, self.uri, error)
 
-    def _copy_records_of_files(self) -> None:
-        """Detect another writer, too, before anything of its own is replaced."""
-        self._copy_journal()
-
     def _copy_journal(self) -> None:
+        """Before files are copied, too: that detects another writer before anything of its own is replaced."""
         if not self._files.claim_location():
             raise FencedError(f"another process has just begun an experiment in {self.uri}; stop one of them")
         self._journal.copy()

@@ -217,13 +217,9 @@ class Journal:
                 os.close(fd)
             self._take_back_snapshot(path, path + _NEW, segment + _NEW)
             raise storage_error(error, "cannot write the snapshot", path, len(blob)) from error
-        with self._lock:
-            old, self._fd = self._fd, fd
-            os.close(old)
         self._snapshot, self._covered = data, self._position
         self._closed.clear()
-        self._current, self._end = _Segment(number, first), SEGMENT_HEADER_BYTES
-        sync_path(self._directory)
+        self._continue_in(_Segment(number, first), fd)
         self._remove_before(number)
 
     def begin_segment(self) -> None:
@@ -244,11 +240,14 @@ class Journal:
             if fd >= 0:
                 os.close(fd)
             raise storage_error(error, "cannot make", segment, SEGMENT_HEADER_BYTES) from error
+        self._closed.append(self._current._replace(end=self._end))
+        self._continue_in(_Segment(number, first), fd)
+
+    def _continue_in(self, segment: _Segment, fd: int) -> None:
         with self._lock:
             old, self._fd = self._fd, fd
             os.close(old)
-        self._closed.append(self._current._replace(end=self._end))
-        self._current, self._end = _Segment(number, first), SEGMENT_HEADER_BYTES
+        self._current, self._end = segment, SEGMENT_HEADER_BYTES
         sync_path(self._directory)
 
     def close(self) -> None:
@@ -339,12 +338,9 @@ class Journal:
 
     def _load_segment(self, number: int, path: str, *, last: bool) -> None:
         data = self._read(path)
-        if last and (len(data) < SEGMENT_HEADER_BYTES or not any(data)):
-            # The crash came while the file was made; nothing was ever appended to it.
-            self._take_segment(_Segment(number, self._position + 1), 0, b"")
-            return
-        if not data:
-            # It was ended before anything of it was copied. Where records are missing the next one does not fit.
+        # Empty: it was ended before anything of it was copied. Where records are missing the next one does not fit.
+        # The last one: the crash came while the file was made; nothing was ever appended to it.
+        if not data or (last and (len(data) < SEGMENT_HEADER_BYTES or not any(data))):
             self._take_segment(_Segment(number, self._position + 1), 0, b"")
             return
         first, start = read_segment_header(data, path)

@@ -38,6 +38,15 @@ def next_segment(journal, directory):
         path.write_bytes(data)
 
 
+def write_apart(directory, records):
+    """Append records, each to a segment of its own."""
+    journal = Journal.open(directory)
+    for record in records:
+        journal.append(record)
+        next_segment(journal, directory)
+    journal.close()
+
+
 def test_records_come_back_in_order_after_reopening(tmp_path):
     write(tmp_path, [b"a", b"", b"c" * 100_000])
     write(tmp_path, [b"d"])
@@ -78,11 +87,7 @@ def test_a_snapshot_replaces_the_records_and_files_before_it(tmp_path):
 
 
 def test_segments_whose_snapshot_was_lost_lose_nothing(tmp_path):
-    journal = Journal.open(tmp_path)
-    for record in (b"a", b"b", b"c"):
-        journal.append(record)
-        next_segment(journal, tmp_path)
-    journal.close()
+    write_apart(tmp_path, [b"a", b"b", b"c"])
     assert read(tmp_path) == (None, [b"a", b"b", b"c"])
 
 
@@ -177,11 +182,7 @@ def test_an_empty_segment_between_others_has_no_records(tmp_path):
 
 
 def test_a_segment_emptied_of_its_records_is_damage(tmp_path):
-    journal = Journal.open(tmp_path)
-    for record in (b"one", b"two", b"three"):
-        journal.append(record)
-        next_segment(journal, tmp_path)
-    journal.close()
+    write_apart(tmp_path, [b"one", b"two", b"three"])
     os.truncate(tmp_path / "00000002.log", 0)
     with pytest.raises(JournalError, match="begins with record 3, but record 2 is next"):
         read(tmp_path)
