@@ -213,7 +213,7 @@ def main() -> int:
 
 
 def _with_minio(count: int, folder: Path) -> Health:
-    sys.path.append(str(ROOT / "tests" / "local"))
+    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "local")]
     from minio_server import ACCESS_KEY, SECRET_KEY, MinioServer
 
     with MinioServer(folder / "minio") as server:

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "local")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "local")]
 
 from local_checks import IN_ANY_ORDER, costs, violations  # noqa: E402
 from local_plan import ALL_KINDS, Plan, plan_of  # noqa: E402

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+from free_port import free_port
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.credentials import Credentials
@@ -38,24 +38,6 @@ def binary() -> str:
     return subprocess.run(
         [ROOT / "tools/build_minio"], check=True, stdout=subprocess.PIPE, text=True, timeout=1800
     ).stdout.strip()
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on now, below those that the kernel gives to clients.
-
-    A client that tries again and again to reach a port of those, while the server is down, at some time connects to
-    itself, and the server can never have its port again.
-    """
-    import random
-
-    while True:
-        port = random.SystemRandom().randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class FixedKeys:

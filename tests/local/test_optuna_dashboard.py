@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from sample_experiment import SampleExperiment
 
+from free_port import free_port
 from trialpod.cli.main import main
 
 pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
@@ -68,9 +68,7 @@ class TestDashboard:
     def test_opens_an_exported_study(self, sample: SampleExperiment, tmp_path: Path) -> None:
         file = tmp_path / "study.log"
         assert main(["export", str(sample.folder), "--optuna-journal", str(file)]) == 0
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         with running([*DASHBOARD, str(file), "--host", "127.0.0.1", "--port", str(port)]):
             found = trials(f"127.0.0.1:{port}")
         assert [trial["state"] for trial in found] == ["Complete", "Running", "Running"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,7 @@ import msgspec
 import pytest
 from report_server import ReportServer
 
+from free_port import free_port
 from trialpod.protocol.messages import Assignment, StopRule, TrainableRef
 
 pytestmark = pytest.mark.local
@@ -56,8 +56,7 @@ class Group:
     """The processes of one attempt, each with a report service of its own to see what it says."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.servers: list[ReportServer] = []
         self.processes: list[subprocess.Popen[str]] = []
         for rank in range(SIZE):

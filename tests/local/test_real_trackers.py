@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import struct
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from free_port import free_port
 from trialpod import tune
 from trialpod.tune.logger.mlflow import MLflowLoggerCallback
 from trialpod.tune.logger.wandb import WandbLoggerCallback
@@ -52,9 +52,7 @@ def fit(folder: Path, callback: Any) -> tune.ResultGrid:
 def mlflow_server(tmp_path: Path) -> Iterator[str]:
     """A server of MLflow on a free port, with its database in a folder."""
     pytest.importorskip("mlflow", reason="mlflow is not installed: pip install mlflow")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += [
         "--backend-store-uri",

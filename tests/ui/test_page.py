@@ -10,8 +10,10 @@ import pytest
 from grown_folder import Grown
 from opened_tab import Opened
 from real_experiments import MARKUP
-from served_page import ServedPage, free_port
+from served_page import ServedPage
 from synthetic_server import Server
+
+from free_port import free_port
 
 pytestmark = [
     pytest.mark.ui,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 from fake_api_http import HttpApi
 
+from free_port import free_port
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.names import SHARDS_ANNOTATION
 from trialpod_operator.cluster.shards.assignment import SHARDS, shares
@@ -25,15 +24,6 @@ TIMEOUT_S = 90.0
 POLL_S = 0.05
 
 pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @pytest.fixture
@@ -48,7 +38,7 @@ class Operator:
 
     def __init__(self, api: HttpApi, folder: Path, name: str = "operator-1", **more: str) -> None:
         self.name = name
-        self.probe_port, report_port = free_ports(2)
+        self.probe_port, report_port = free_port(), free_port()
         self.log = folder / f"{name}.log"
         environment = {
             **os.environ,
