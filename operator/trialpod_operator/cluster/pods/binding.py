@@ -120,15 +120,16 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         if names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
         and "pod" not in pod  # an object of another kind runs one attempt
         and not is_leaving(pod, set())
-        and (not given and _number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
+        and (_number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
     ]
     pods.sort(key=_number)
     own = cache.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
     pod_trial, pod_attempt, pod = trial.trial_id, trial.attempt, own
-    if given and trial.current.reused_pod:
-        pod_trial, _, number = trial.current.reused_pod.rpartition("/")
-        pod_attempt = int(number)
-        pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
+    if given:  # the journal has where: its own pod, which a late watch may not show yet, or another one
+        if trial.current.reused_pod:
+            pod_trial, _, number = trial.current.reused_pod.rpartition("/")
+            pod_attempt = int(number)
+            pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
     elif own is None and pods:
         pod = pods[-1]  # it continues there
         pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, _number(pod))

@@ -1,0 +1,41 @@
+"""Which pod the attempt of an experiment that is opened again has, as late as the watches may be."""
+
+from __future__ import annotations
+
+from cluster_objects import NOW, experiment, live_pod, pod_for
+
+from trialpod_operator.cluster.cache import ObjectCache
+from trialpod_operator.cluster.pods.binding import PodBinding, adopt
+from trialpod_operator.engine.trial import Trial
+
+KEY = "team/digits"
+
+
+def second_attempt(*, pid: int = 0, reused_pod: str = "") -> PodBinding:
+    """Adopt it where the watches show the first one's pod, which still runs, and not its own."""
+    trial = Trial(trial_id="d75de_00001", index=1, tag="1", params=b"\x80", created_at=NOW)
+    trial.start_attempt(NOW)
+    trial.start_attempt(NOW + 1)
+    trial.locate_attempt(pid, "host", "10.0.0.1", reused_pod)
+    seen = ObjectCache()
+    first = live_pod(phase="Running", state={"running": {}})
+    first["metadata"] = pod_for(experiment(), attempt=1)["metadata"] | {"uid": "first"}
+    seen.update_pod(first, deleted=False)
+    return adopt(KEY, trial, seen, NOW + 2)
+
+
+def test_one_that_has_begun_keeps_its_own_pod() -> None:
+    """The end of the pod before, which comes late as well, is not its end."""
+    found = second_attempt(pid=81)
+    assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 2), "", True)
+
+
+def test_one_that_began_in_the_pod_before_keeps_that() -> None:
+    found = second_attempt(pid=81, reused_pod="d75de_00001/1")
+    assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 1), "first", True)
+
+
+def test_one_that_has_not_begun_waits_for_the_pod_before() -> None:
+    found = second_attempt()
+    assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 1), "first", False)
+    assert found.expected_by > NOW + 2
