@@ -26,8 +26,8 @@ from trialpod_operator.cluster.names import (
 )
 from trialpod_operator.engine.trial import ERROR, TERMINATED
 
-MAX_DELETED = 10_000
-"""Deleted objects whose last state is remembered."""
+MAX_DELETED = 4_000
+"""Deleted objects whose last state is remembered: more than one namespace's pods, or what a busy minute removes."""
 
 Object = dict[str, Any]
 

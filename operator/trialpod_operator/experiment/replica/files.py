@@ -168,6 +168,20 @@ class FileReplica:
 
         _each(send, due)
 
+    def forget_versions(self, dirnames: Iterable[str]) -> None:
+        """Forget what was copied of trials, 2 kB for each. If more comes of one, its files are compared first.
+
+        For the thread that sends.
+        """
+        for key in (f"{name}/{file}" for name in dirnames for file in self._trial_files(name)):
+            self._copied.pop(key, None)
+            self.stored.forget_version(key)
+
+    @property
+    def version_count(self) -> int:
+        """Of how many files the copied version is known."""
+        return len(self._copied)
+
     def _is_mark(self, key: str) -> bool:
         return key == EXPERIMENT_KEY and bool(self._late.journal)
 

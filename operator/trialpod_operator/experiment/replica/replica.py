@@ -230,6 +230,11 @@ class Replica:
         """Whether the storage has the latest snapshot that is here, and so all files of what ended before it."""
         return self._journal.snapshot_stored
 
+    @property
+    def version_count(self) -> int:
+        """Of how many files the version is known that the storage has."""
+        return self._files.version_count
+
     # -- to the storage --
 
     def start(
@@ -497,7 +502,8 @@ class Replica:
             if catching_up:
                 self._record_pass(len(due))
         finally:
-            self._trials.copied(taken, whole=whole)
+            self._trials.copied(taken, self._monotonic(), whole=whole)
+        self._files.forget_versions(self._trials.take_resting(self._monotonic()))
         if self._late.journal:
             self._journal.store_snapshot()
         self._journal.remove_replaced()

@@ -91,6 +91,10 @@ class SharedFiles:
             self._seen = max(self._seen, number)
             self._found = {key: begun for key, begun in self._found.items() if begun >= self._seen}
 
+    def forget_version(self, key: str) -> None:
+        """Take as little for granted of a file as if another process had written it."""
+        self._versions.pop(key, None)
+
     def write(self, key: str, data: bytes, refuse_outdated: RefuseOutdated, *, only_replace: bool = False) -> None:
         """Make or replace a file.
 

@@ -4,6 +4,8 @@ Running trials take turns (`LiveTurns`), so that the requests for their copies d
 
 A trial whose files the storage may not have is in one of these sets at every moment, also while it is copied: a
 snapshot, which replaces the records that these files could be written from again, brings them all along.
+
+Of a trial at rest, which does not run and was copied `REST_S` ago, nothing is kept here or in `FileReplica`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ LIVE_PER_S = 1.0
 LIVE_MAX_S = 300.0
 """Maximum interval between two looks at a trial: with very many, the rate grows instead."""
 
+REST_S = 120.0
+"""Time after which no more is expected of a trial that has ended; its log comes seconds after its end."""
+
 
 class Taken(NamedTuple):
     """What is copied now: directories of trials that are due, of those that run, and what goes into logs before."""
@@ -43,6 +48,7 @@ class UploadQueue:
         self._copying: set[str] = set()  # being copied now
         self._unknown: set[str] = set()  # the storage may hold less of them than is here
         self._logs: list[LogText] = []
+        self._copied: dict[str, float] = {}  # trials that did not run when they were copied, and when, in this order
 
     def start(self, dirname: str) -> None:
         """A trial is running here."""
@@ -105,13 +111,27 @@ class UploadQueue:
             logs, self._logs = self._logs, []
             return Taken(sorted(self._copying), sorted(self._live), logs)
 
-    def copied(self, taken: Taken, *, whole: bool) -> None:
+    def copied(self, taken: Taken, now: float, *, whole: bool) -> None:
         """That was copied, or not all of it; `taken.logs` has what was not written."""
         with self._lock:
-            if not whole:
+            if whole:
+                for name in self._copying - self._live:
+                    self._copied.pop(name, None)
+                    self._copied[name] = now
+            else:
                 self._due |= self._copying
                 self._logs[:0] = taken.logs
             self._copying = set()
+
+    def take_resting(self, now: float) -> list[str]:
+        """Return which trials are at rest since the last call."""
+        found = []
+        with self._lock:
+            while self._copied and now - self._copied[name := next(iter(self._copied))] >= REST_S:
+                del self._copied[name]
+                if name not in self._live and name not in self._due:
+                    found.append(name)
+        return found
 
 
 class LiveTurns:

@@ -23,6 +23,7 @@ from trialpod_operator.experiment.replica.journal_copy import JournalCopy
 from trialpod_operator.experiment.replica.journal_layout import folder_of
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
 from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
+from trialpod_operator.experiment.replica.upload_queue import REST_S
 from trialpod_operator.experiment.stored import JOURNAL_ID, write_stored
 
 ID = "0123456789abcdef"
@@ -1009,6 +1010,40 @@ def test_only_missing_files_of_ended_trials_are_copied(tmp_path: Path, storage: 
     assert storage.read("behind/result.json") == b"half and the rest"
     assert storage.read("unknown/result.json") == b"never copied"
     assert [key for key in written if key.endswith("result.json")] == ["behind/result.json", "unknown/result.json"]
+
+
+def test_nothing_is_kept_of_trials_that_ended_minutes_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes of one later, a log or another attempt, is added to what the storage has."""
+    here, storage = tmp_path / "here", MemoryStorage()
+    replica, now = Replica(here, storage), 0.0
+    monkeypatch.setattr(replica, "_monotonic", lambda: now)
+    journal_of(here).append(b"one")
+    for name in ("ended", "again", "running"):
+        (here / name).mkdir()
+        for file in ("params.json", "result.json"):
+            (here / name / file).write_text("1\n")
+        replica.trial_started(name)
+    for name in ("ended", "again"):
+        replica.trial_ended(name)
+    replica.copy_soon("running")
+    replica.copy()
+    of_all = replica.version_count
+    now = REST_S - 1.0
+    replica.copy()
+    assert replica.version_count == of_all
+    replica.trial_started("again")
+    now = REST_S
+    replica.copy()
+    assert replica.version_count == of_all - 2  # not of "again" and "running"
+
+    replica.add_log("ended", "late\n")
+    (here / "ended" / "result.json").write_text("1\n2\n")
+    replica.copy()
+    assert {name: storage.read(f"ended/{name}") for name in ("params.json", "result.json", "log.txt")} == {
+        "params.json": b"1\n",
+        "result.json": b"1\n2\n",
+        "log.txt": b"late\n",
+    }
 
 
 class Recorded(DirectoryStorage):
