@@ -85,7 +85,9 @@ FINISH_TIMEOUT_S = 10.0
 """Maximum time to wait for a storage to take the last snapshot of an experiment that has finished."""
 
 CLAIM_CHECK_S = 10.0
-"""Maximum time for an operator that is ending to check whether an experiment that it has just opened was deleted."""
+"""Maximum time to check whether an experiment that could not be opened, or is closed at once, was deleted."""
+
+CLAIM_RETRY_S = 0.5
 
 RETRY_S = 10.0
 """Poll interval while something outside of the watched objects has to be corrected."""
@@ -666,19 +668,20 @@ class ExperimentController:
         """Open the stored experiment; its claim of the location stays only while the TuneExperiment exists.
 
         An operator that is stopped between seeing the object and writing the claim may write it after the deletion,
-        which found nothing to delete. So the object is read after the claim, also when this operator is ending; a
-        deletion after that finds the claim.
+        which found nothing to delete. So the object is read after the claim, also when this operator is ending, or
+        when it does not know whether the claim was written; a deletion after that finds the claim.
         """
         thread = asyncio.get_running_loop().run_in_executor(None, opening)
         try:
             durable = await asyncio.shield(thread)
             await self._release_late_claim(experiment, durable, location)
-        except asyncio.CancelledError:
-            with contextlib.suppress(TrialpodError, OSError, TimeoutError):
-                async with asyncio.timeout(CLAIM_CHECK_S):
-                    durable = await thread
-                    durable.close()
-                    await self._release_late_claim(experiment, durable, location)
+        except (asyncio.CancelledError, StorageError):
+            abandoned = asyncio.ensure_future(self._abandon(experiment, thread, location))
+            try:
+                await asyncio.shield(abandoned)
+            except asyncio.CancelledError:
+                await abandoned  # this operator ends meanwhile
+                raise
             raise
         except BaseException:
             if thread.done() and thread.exception() is None:
@@ -686,17 +689,36 @@ class ExperimentController:
             raise
         return durable
 
+    async def _abandon(
+        self, experiment: TuneExperiment, opening: asyncio.Future[DurableExperiment], location: Callable[[], Storage]
+    ) -> None:
+        """Close what is opened, and release a claim that came too late, while there is time for it."""
+        with contextlib.suppress(TrialpodError, OSError, TimeoutError):
+            async with asyncio.timeout(CLAIM_CHECK_S):
+                await asyncio.wait([opening])
+                durable = opening.result() if opening.exception() is None else None
+                if durable is not None:
+                    durable.close()
+                while True:
+                    try:
+                        return await self._release_late_claim(experiment, durable, location)
+                    except StorageError as error:
+                        logger.info("whether %s has left anything in the storage is not known: %s", self.key, error)
+                        await asyncio.sleep(CLAIM_RETRY_S)
+
     async def _release_late_claim(
-        self, experiment: TuneExperiment, durable: DurableExperiment, location: Callable[[], Storage]
+        self, experiment: TuneExperiment, durable: DurableExperiment | None, location: Callable[[], Storage]
     ) -> None:
         """Release the location of an experiment that has not begun and whose TuneExperiment was deleted meanwhile.
 
         Raises:
             NotReadyError: it was, and the claim is gone.
+            StorageError: the storage cannot be reached.
         """
         storage = experiment.spec.storage
         deletes = storage is not None and storage.deletion_policy == "Delete"
-        if not deletes or durable.engine.state.settings is not None:
+        begun = self._writer.has_begun if durable is None else durable.engine.state.settings is not None
+        if not deletes or begun:
             return
         found = await self._services.kube.get(paths.experiments(self._namespace), self._name)
         # Another object of this name may use the claim already.

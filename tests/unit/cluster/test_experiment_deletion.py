@@ -152,6 +152,32 @@ class TestDeletedBeforeItsFirstWrite:
 
         play(scenario)
 
+    @pytest.mark.parametrize("closed", [False, True], ids=["active", "being closed"])
+    def test_claim_whose_answer_was_lost_is_released(self, play: Play, closed: bool) -> None:
+        """And the storage stays silent for a few seconds after it."""
+
+        async def scenario(world: World) -> None:
+            tasks: list[asyncio.Task[Any]] = []
+            replace = lambda: tasks.append(asyncio.create_task(world.replace_operator()))  # noqa: E731
+            claimed = self.delete_at_claim(world, replace if closed else lambda: None)
+            calls: list[float] = []  # from the claim on
+
+            def after(*_: str) -> None:
+                if claimed:
+                    calls.append(world.loop.now())
+                    if calls[-1] - calls[0] < 3.0:
+                        unavailable()
+
+            world.storage.after = after
+            await world.apply(storage=STORAGE)
+            await until(lambda: not world.experiment)
+            await asyncio.sleep(20.0)
+            await asyncio.gather(*tasks)
+            assert claimed
+            assert world.storage.values == {}
+
+        play(scenario)
+
     def test_new_experiment_of_that_name_keeps_it(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             tasks: list[asyncio.Task[None]] = []
