@@ -47,6 +47,9 @@ SHARDS_ANNOTATION = f"{GROUP}/shards"
 UNSERVED_ANNOTATION = f"{GROUP}/unserved-shards"
 """Beside it, where there are any: the shards that no operator serves, each with the time since when."""
 
+JOINED_ANNOTATION = f"{GROUP}/joined"
+"""Beside it, until the next map: the uid of the Lease of an operator that has resumed what it served before."""
+
 REPLICA_ANNOTATION = f"{GROUP}/replica"
 """On an operator's own Lease: its address, and what it serves."""
 

@@ -11,6 +11,8 @@ Leases are for liveness. What keeps two replicas from both deciding is each expe
 Invariants: no clock is compared with another machine's; a Lease is dead when its record has not changed for its
 duration, by one's own clock. The coordinator deletes a dead Lease, in the version that it saw, before it gives the
 shards to others: a replica whose renewal still succeeds is not dead, and one whose renewal fails drops everything.
+One that has a new Lease, and shards by the map, changes the coordinator's Lease before it serves them: a map that was
+made without it cannot be written any more.
 A replica changes nothing at the API server (`lease_valid`) unless it has renewed its Lease and read the map within
 the duration. Without the API server reports are still taken: no other replica can be given its shards in a way that
 the journals would not show.
@@ -122,6 +124,7 @@ class Membership:
         self._duration_s = ALONE_DURATION_S if alone else DURATION_S
         self._own: Object | None = None  # this replica's Lease; when alone, the coordinator's
         self._written: _Record | None = None  # what it says
+        self._confirmed = False  # the map was made with this Lease
         self._renewed_at = self._read_at = -1e9  # when the latest renewal, and the latest reading, began
         self._changed: dict[str, tuple[str, float]] = {}  # version of each Lease, and when it was first seen
         self._moving: dict[tuple[int, int], float] = {}  # shard and version of its move: since when
@@ -246,6 +249,11 @@ class Membership:
             found = {item["metadata"]["name"]: item for item in await self._kube.list(self._collection, selector)}
             coordinator = found.pop(self._name, None) or await self._kube.get(self._collection, self._name)
         self._observe([*found.values(), *([coordinator] if coordinator is not None else [])])
+        if coordinator is not None and not self._confirmed:
+            coordinator = await self._confirm(coordinator)
+            if coordinator is None:
+                return  # another map comes right now
+        self._confirmed = True
         self._follow(_map_of(coordinator), found, began)
         self.joined = True
         await self._coordinate(coordinator, found)
@@ -287,6 +295,7 @@ class Membership:
             return False
         if self._own is not None and record == self._written and began - self._renewed_at < RENEW_EVERY_S:
             return True
+        self._confirmed = self._confirmed and self._own is not None
         try:
             self._own = await self._put(self._own, self._member_body(record))
         except (ConflictError, NotFoundError, AlreadyExistsError):
@@ -306,6 +315,32 @@ class Membership:
                 return False  # deleted right now, as a dead replica's, or changed again: the next tick finds out
         self._written, self._renewed_at = record, began
         return True
+
+    async def _confirm(self, coordinator: Object) -> Object | None:
+        """Invalidate the map that a coordinator may be about to write for which this replica was dead.
+
+        Returns:
+            The coordinator's Lease; None when it was faster.
+        """
+        if all(self._identity != shard.owner for shard in _map_of(coordinator).shards):
+            return coordinator
+        assert self._own is not None
+        annotations = {
+            **coordinator["metadata"]["annotations"],
+            names.JOINED_ANNOTATION: self._own["metadata"]["uid"],
+        }
+        body = {
+            **coordinator,
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {**coordinator["metadata"], "annotations": annotations},
+        }
+        try:
+            written = await self._put(coordinator, body)
+        except (ConflictError, NotFoundError):
+            return None
+        self._observe([written])
+        return written
 
     def _follow(self, shard_map: ShardMap, found: Mapping[str, Object], began: float) -> None:
         """Serve what the map says."""

@@ -305,6 +305,36 @@ class TestSeveral:
 
         run(test)
 
+    def test_restarted_container_and_its_heir_never_both_serve(self) -> None:
+        """It makes its Lease after the one before was deleted as a dead replica's, and before the map says so."""
+
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+            two.kill()
+            again = Replica(api, "two")
+            started: list[float] = []
+
+            async def look() -> None:
+                while True:
+                    assert not one.serving & again.serving
+                    await asyncio.sleep(0.01)
+
+            def removed(method: str, path: str, _body: Any) -> None:
+                if method == "DELETE" and not started:
+                    started.append(now())
+                    asyncio.get_running_loop().call_soon(again.start)
+                    one.kube._latency_s = 1.5
+
+            one.kube.faults.append(removed)
+            looking = asyncio.ensure_future(look())
+            await until(lambda: bool(started) and all_served(one, again))
+            await asyncio.sleep(10.0)
+            assert not looking.done()
+            assert all_served(one, again)
+
+        run(test)
+
     def test_one_without_api_server_writes_nothing_and_rejoins(self) -> None:
         async def test(api: FakeApi) -> None:
             one, two = pair(api, "one", "two")
