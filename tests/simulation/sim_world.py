@@ -205,6 +205,7 @@ class SimOperator:
             address=f"{name}:8443",
             monotonic=sim_time.monotonic,
             alone=world.plan.operators == 1,
+            on_outage=self.controller.record_outage,
         )
         self.kube.lease_valid = self.membership.lease_valid
         self.controller.queue.on_failure = self._on_failure

@@ -319,7 +319,8 @@ class Controller:
         self._closed = asyncio.Event()
 
     def record_outage(self, seconds: float) -> None:
-        """Have each open experiment tell that the API server did not answer."""
+        """Do at once what has failed meanwhile; have each open experiment tell that the API server did not answer."""
+        self.queue.retry_failed()
         for key, controller in self._controllers.items():
             if controller.open:
                 controller.record_outage(seconds)

@@ -135,6 +135,13 @@ class WorkQueue:
             known.cancel()
         self._later[key] = loop.call_at(at, self._due, key)
 
+    def retry_failed(self) -> None:
+        """Process all keys that failed now: what they failed by is over. Their backoff begins again."""
+        failed = list(self._failures)
+        self._failures.clear()
+        for key in failed:
+            self.add(key)
+
     def start(self) -> None:
         """Start the workers."""
         self._tasks = [asyncio.ensure_future(self._run()) for _ in range(self._workers)]

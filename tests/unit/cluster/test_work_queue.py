@@ -98,6 +98,30 @@ def test_failed_work_is_retried_and_blocks_no_other() -> None:
     assert log.failures == [("a", "not yet")] * 2
 
 
+def test_what_failed_is_done_at_once_when_its_cause_is_over() -> None:
+    """Also a change that came right before: it does not wait for the backoff of an outage that is over."""
+
+    async def test() -> None:
+        log = Log()
+        queue = WorkQueue(log.work, log.failed, workers=1, jitter=lambda: 1.0)
+        queue.start()
+        log.fail_times["a"] = 9
+        queue.add("a")
+        await log.until(8)
+        queue.add("a")
+        await log.until(9)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        queue.retry_failed()
+        await log.until(10)
+        assert loop.time() == began
+        queue.retry_failed()
+        assert queue.depth == 0
+        await queue.close()
+
+    virtual_time.run(test)
+
+
 def test_the_earlier_of_two_appointments_holds() -> None:
     async def test(log: Log, queue: WorkQueue) -> None:
         queue.add_later("a", 100.0)
