@@ -396,11 +396,10 @@ class Replica:
             self._repeat(self._copy_files, self._wake, BACKOFF_MAX_S)
         finally:
             self._journal_complete.wait()
-            if self._given_up or self._broken is not None:
-                self._late.leave_none()
-            else:
+            if not self._given_up and self._broken is None:
                 with contextlib.suppress(StorageError):  # then the next process removes it
                     self._journal.remove_replaced()
+            self._late.leave_none()
             self._ended_copying = True
             self._tell_end()
 

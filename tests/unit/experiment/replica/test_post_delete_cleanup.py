@@ -63,7 +63,8 @@ def send(copies: FileReplica) -> None:
     copies.send([*copies.due_of_trials(["trial_0"]), *copies.due_of_experiment()], lambda: None)
 
 
-def test_releasing_process_removes_what_came_late(here: Path, storage: MemoryStorage) -> None:
+@pytest.mark.parametrize("finished", [False, True])
+def test_releasing_process_removes_what_came_late(here: Path, storage: MemoryStorage, finished: bool) -> None:
     replica = Replica(here, storage)
     replica.pull()
     assert replica.claim_location()
@@ -73,7 +74,8 @@ def test_releasing_process_removes_what_came_late(here: Path, storage: MemorySto
     replica.request(1, urgent=True)
     assert copied.wait(60.0)
     assert storage.list() != []
-    replica.abandon()
+    if not finished:
+        replica.abandon()
     replica.close(10.0)
     assert storage.list() == []
 
