@@ -484,9 +484,12 @@ class Replica:
             while taken.logs:
                 self._files.add_log(taken.logs[0])
                 del taken.logs[0]
-            if self._removals:
-                self._copy_journal()  # a process that resumes from the storage must not count on them
-            while self._removals:
+            # A process that resumes from the storage must not count on them: what is added from here on waits for the
+            # next copy of the journal.
+            removals = len(self._removals)
+            if removals:
+                self._copy_journal()
+            for _ in range(removals):
                 self._remove(*self._removals[0])
                 self._removals.popleft()
             due = self._files.due_of_experiment()

@@ -145,6 +145,37 @@ def test_checkpoints_an_attempt_left_are_removed(
     assert storage.list("trial_0") == ["trial_0/checkpoint_000002/model"]
 
 
+def test_a_checkpoint_goes_only_after_the_record_that_says_so(tmp_path: Path) -> None:
+    """Also when that comes while others are removed: else the next machine counts on a checkpoint that is gone."""
+    storage = MemoryStorage()
+    journal = journal_of(tmp_path / "here")
+    journal.append(b"one")
+    for key in ("trial_0/checkpoint_000000/model", "trial_1/checkpoint_000003/model"):
+        storage.write(key, b"x")
+    replica = Replica(tmp_path / "here", storage)
+    journal_has_it: list[bool] = []
+    copied: list[bool] = []
+
+    def before(name: str, key: str) -> None:
+        if name != "delete":
+            return
+        if key.startswith("checkpoint_000003"):
+            copied.append(any(b"released" in storage.values[each] for each in storage.list(FOLDER)))
+        elif not journal_has_it:
+            journal_has_it.append(True)
+            journal.append(b"released")
+            replica.remove_soon("trial_1", ["checkpoint_000003"])
+
+    replica.remove_soon("trial_0", ["checkpoint_000000"])
+    storage.before = before
+    replica.copy()
+    assert replica.files_due("trial_1")
+    replica.copy()
+    assert copied
+    assert all(copied)
+    assert not replica.files_due()
+
+
 def test_growth_is_added_and_nothing_is_rewritten(tmp_path: Path, storage: DirectoryStorage) -> None:
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
