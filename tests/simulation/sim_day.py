@@ -243,7 +243,8 @@ class DayWorld(SimWorld):
     async def _retire(self, experiment: Hosted) -> None:
         """Judge an experiment that is over, wait until it is gone, and remove what its deletion has kept."""
         await asyncio.sleep(JUDGE_DELAY_S)
-        if not experiment.deleted:
+        # Its time to live counts from its end, which may be seen late.
+        if not experiment.deleted and experiment.resource:
             self.judge(experiment)
         began = self.loop.time()
         while experiment.resource or experiment.trials():

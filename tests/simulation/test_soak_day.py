@@ -19,7 +19,7 @@ from trialpod_operator.cluster.cache import ObjectCache
 pytestmark = pytest.mark.once
 
 SMALL = Day(
-    hours=0.75, running=12, lanes=6, seed=36, step_s=20.0, ttl_s=60, sample_s=75.0, fault_rate=5.0, judge_every=2
+    hours=0.75, running=12, lanes=6, seed=40, step_s=20.0, ttl_s=60, sample_s=75.0, fault_rate=5.0, judge_every=2
 )
 MORE = 1.25
 """Of what so few trials have, a tenth is no growth."""
