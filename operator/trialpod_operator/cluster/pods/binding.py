@@ -114,15 +114,6 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
     """
     name = key.partition("/")[2]
     given = trial.current.pid != 0 or trial.current.received > 0
-    pods = [
-        pod
-        for pod in cache.pods_of_trial(key, trial.trial_id)
-        if names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
-        and "pod" not in pod  # an object of another kind runs one attempt
-        and not is_leaving(pod, set())
-        and (_number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
-    ]
-    pods.sort(key=_number)
     own = cache.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
     pod_trial, pod_attempt, pod = trial.trial_id, trial.attempt, own
     if given:  # the journal has where: its own pod, which a late watch may not show yet, or another one
@@ -130,8 +121,8 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
             pod_trial, _, number = trial.current.reused_pod.rpartition("/")
             pod_attempt = int(number)
             pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
-    elif own is None and pods:
-        pod = pods[-1]  # it continues there
+    elif own is None and (earlier := _earlier_pods(key, trial, cache)):
+        pod = earlier[-1]  # it continues there
         pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, _number(pod))
     own_pod = (pod_trial, pod_attempt) == (trial.trial_id, trial.attempt)
     return PodBinding(
@@ -146,6 +137,19 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         resources=trial.resources,
         adopted=True,
     )
+
+
+def _earlier_pods(key: str, trial: Trial, cache: ObjectCache) -> list[Object]:
+    """Return the pods in which an attempt that has not begun may continue, the latest last."""
+    pods = [
+        pod
+        for pod in cache.pods_of_trial(key, trial.trial_id)
+        if names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
+        and "pod" not in pod  # an object of another kind runs one attempt
+        and not is_leaving(pod, set())
+        and (_number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
+    ]
+    return sorted(pods, key=_number)
 
 
 def _number(pod: Object) -> int:
