@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import signal
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,10 @@ from pathlib import Path
 from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+
+from free_port import free_port  # noqa: E402
+
 ACCESS_KEY, SECRET_KEY = "trialpod-bench", "trialpod-bench-secret"
 _PR_SET_PDEATHSIG = 1
 _START_S = 60.0
@@ -33,7 +36,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
         self.data.mkdir(parents=True)
-        self.endpoint = f"http://127.0.0.1:{_free_port()}"
+        self.endpoint = f"http://127.0.0.1:{free_port()}"
         self._log = folder / "minio.log"
 
     def __enter__(self) -> Server:
@@ -91,14 +94,3 @@ class Server:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise SystemExit(f"MinIO does not start:\n{self._log.read_text(errors='replace')[-2000:]}")
-
-
-def _free_port() -> int:
-    while True:
-        port = random.SystemRandom().randrange(15_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
