@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,13 @@ from cluster_world import Play, Scenario, World
 
 
 @pytest.fixture(autouse=True)
-def _remove_folders_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread of an operator outlives its test by the pause before what it left is removed."""
+def _remove_folders_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No thread of an operator outlives its test: the next one in this process may have made-up time."""
     monkeypatch.setattr("trialpod_operator.cluster.experiment_storage.AFTER_S", 0.0)
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "trialpod-scrap":
+            thread.join(20.0)
 
 
 @pytest.fixture
