@@ -51,6 +51,8 @@ class Assignments:
             stays = self._pods.in_place.holds(*which)  # a pod of an operator that reused none
             if request.afresh and not stays and (current is None or not self._pods.reuse.is_bound(current)):
                 return self._hold(self._give_in_turn(self._pods.reuse, which, current, request))
+        if binding is not None and not binding.assigned and binding.continues_in_place:
+            self._expect_own_pod(binding, which)
         if binding is not None and binding.pod_key == which and binding.trial.running:
             if binding.continues_in_place and not binding.assigned and not request.again:
                 # A copy of the pod's first question, or a pod that has never had work: it may still report on that.
@@ -61,6 +63,15 @@ class Assignments:
         if self._pods.in_place.holds(trial_id, int(number)):
             return self._hold(self._give_later(trial_id, int(number), request))
         return AssignmentAnswer(reason="the trial has no work for this pod any more")
+
+    def _expect_own_pod(self, binding: PodBinding, which: PodKey) -> None:
+        """Have an attempt begin in the pod that was made for it, if that is the one that asks.
+
+        An operator whose watch is late expects the earlier pod, because it has not seen that this one was made.
+        """
+        if which == (binding.trial.trial_id, binding.attempt):
+            pod = self._pods.cache.pod(self._pods.key, names.pod_name(self._pods.name, *which))
+            binding.return_to_own_pod(str(pod["metadata"].get("uid", "")) if pod is not None else "")
 
     async def _hold(self, answer: Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
         waiting = asyncio.ensure_future(answer)

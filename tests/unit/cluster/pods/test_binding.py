@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from cluster_objects import NOW, experiment, live_pod, pod_for
 
+from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest
 from trialpod_operator.cluster.cache import ObjectCache
+from trialpod_operator.cluster.pods.assignments import Assignments
 from trialpod_operator.cluster.pods.binding import PodBinding, adopt
+from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
+from trialpod_operator.cluster.pods.reuse import InPlaceReservations
 from trialpod_operator.engine.trial import Trial
 
 KEY = "team/digits"
@@ -39,3 +47,58 @@ def test_one_that_has_not_begun_waits_for_the_pod_before() -> None:
     found = second_attempt()
     assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 1), "first", False)
     assert found.expected_by > NOW + 2
+
+
+class TestAnAttemptThatIsExpectedInThePodBefore:
+    """An operator that sees pods late has not seen that it has one of its own."""
+
+    @pytest.fixture
+    def began(self) -> list[Any]:
+        return []
+
+    @pytest.fixture
+    def assignments(self, began: list[Any]) -> Assignments:
+        binding = second_attempt()
+        durable = SimpleNamespace(
+            apply=began.append,
+            last_contact={},
+            assignment=lambda _trial: SimpleNamespace(trial_id="d75de_00001", attempt=2),
+            dirname=lambda _trial: "folder",
+            plan=SimpleNamespace(resources_for=lambda _config: {"cpu": 1.0}),
+        )
+        cache, unused = ObjectCache(), SimpleNamespace(objects=None)
+        groups: Any = SimpleNamespace(names=lambda _binding: set())
+        pods = ExperimentPods(
+            KEY,
+            experiment,
+            durable,  # type: ignore[arg-type]  # what answering takes
+            unused,  # type: ignore[arg-type]
+            unused,  # type: ignore[arg-type]
+            cache,
+            lambda: NOW,
+            lambda: None,
+            groups,
+            InPlaceReservations(lambda: NOW),
+        )
+        binding.resources = {"cpu": 1.0}
+        pods.bind(binding)
+        return Assignments(pods)
+
+    def ask(self, assignments: Assignments, attempt: int) -> AssignmentAnswer:
+        answer = assignments.assign(
+            AssignmentRequest(runner=f"d75de_00001/{attempt}", pid=81, hostname="h", again=attempt == 1)
+        )
+        assert isinstance(answer, AssignmentAnswer)
+        return answer
+
+    def test_is_given_to_its_own_pod_when_that_asks(self, assignments: Assignments, began: list[Any]) -> None:
+        assert self.ask(assignments, 2).assignment is not None
+        assert self.ask(assignments, 1).assignment is None
+        assert [(event.attempt, event.reused_pod) for event in began[:1]] == [(2, "")]
+
+    def test_is_given_to_the_pod_before_when_that_asks_first(
+        self, assignments: Assignments, began: list[Any]
+    ) -> None:
+        assert self.ask(assignments, 1).assignment is not None
+        assert self.ask(assignments, 2).assignment is None
+        assert [(event.attempt, event.reused_pod) for event in began[:1]] == [(2, "d75de_00001/1")]
