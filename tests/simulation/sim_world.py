@@ -208,7 +208,7 @@ class SimOperator:
             on_outage=self.controller.record_outage,
         )
         self.kube.lease_valid = self.membership.lease_valid
-        self.controller.queue.on_failure = self._on_failure
+        self.controller.queue.on_failure = self.controller.statuses.on_failure = self._on_failure
         process.on_kill = lambda: world.operator_gone(self)
         process.on_exit = lambda status: world.operator_gone(self)
         process.call(self._begin)

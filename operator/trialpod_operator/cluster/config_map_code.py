@@ -77,6 +77,12 @@ class ConfigMapCode:
             raise _missing(self._found, reference)
         return found
 
+    def next_check_s(self, trainable: TrainableSpec, now: float) -> float | None:
+        """Return in how many seconds the ConfigMap is to be compared again; None where there is none."""
+        if trainable.config_map_ref is None:
+            return None
+        return max(0.0, self._checked_at + CHECK_INTERVAL_S - now)
+
     async def changed(
         self, kube: ApiServer, namespace: str, trainable: TrainableSpec, known: str | None, now: float
     ) -> str:

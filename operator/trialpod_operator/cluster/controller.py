@@ -1,6 +1,7 @@
 """All TuneExperiments: which ones there are, whose turn it is, and where the report service finds them.
 
-Watches only put keys into the work queue. One reconcile per key does the rest. Owned by the event loop.
+Watches only put keys into the work queue. One reconcile per key does the rest, but for the status, which has a queue
+of its own. Owned by the event loop.
 
 Of several active operators each reconciles the experiments of its own shards (`shards`). Every one sees all
 TuneExperiments and pods, so that it knows where an attempt has to report; TuneTrials it keeps of its own only.
@@ -27,7 +28,7 @@ from trialpod_operator.cluster.experiment_storage import FolderRemoval
 from trialpod_operator.cluster.first_lists import FirstLists
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.metrics.account import Account
-from trialpod_operator.cluster.metrics.instruments import timed_reconcile
+from trialpod_operator.cluster.metrics.instruments import timed_reconcile, timed_status
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.services import Services
@@ -52,7 +53,7 @@ HAND_OVER_S = 2.0
 """Maximum time that an experiment which another operator takes over waits for the storage to commit."""
 
 CHANGE_S = 1.0
-"""Maximum time that a change which only the status shows waits for its reconcile."""
+"""Maximum time that a change which nothing waits for has to wait for its reconcile, or for the status."""
 
 POD_CHANGE_S = 0.25
 """The same for a pod that is on its way to run: its node, its start and its conditions, which come one by one, take
@@ -81,12 +82,15 @@ class Controller:
         self.ownership = ownership or Ownership(everything=True)
         self.cache = ObjectCache()
         self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self.rest_s)
+        self.statuses = WorkQueue(timed_status(self._write_status), self._failed, rest=self.rest_s)
         self.services = Services(
             kube,
             options,
             self.cache,
             enqueue=self.queue.add,
             enqueue_soon=lambda key: self.queue.add_later(key, CHANGE_S),
+            enqueue_status=self.statuses.add,
+            enqueue_status_soon=lambda key: self.statuses.add_later(key, CHANGE_S),
             clock=monotonic_epoch(clock),
             authority=authority,
             remove_folder=FolderRemoval(),
@@ -155,10 +159,12 @@ class Controller:
         """Begin to work."""
         self._started_at = asyncio.get_running_loop().time()
         self.queue.start()
+        self.statuses.start()
 
     async def close(self) -> None:
         """Stop working and release everything; pods continue."""
         await self.queue.close()
+        await self.statuses.close()
         self._closing = True
         while self._opening:
             self._opening.popitem()[1].set_result(None)
@@ -307,6 +313,18 @@ class Controller:
             logger.info("a pass of %s ends: %s", key, error)
             return 0.0  # the next one releases it
 
+    async def _write_status(self, key: str) -> float | None:
+        item, controller = self.cache.experiments.get(key), self._controllers.get(key)
+        if item is None or controller is None or item["metadata"].get("uid") != controller.uid:
+            return None  # a pass releases it
+        if not self.ownership.serves(controller.uid):
+            return None
+        try:
+            return await controller.write_status()
+        except NotServedError as error:
+            logger.info("the status of %s is not written: %s", key, error)
+            return None
+
     def _services_of(self, uid: str) -> Services:
         """Return the services for what is done for one experiment: it ends when another operator is given that."""
         number = shard_of(uid)
@@ -321,13 +339,14 @@ class Controller:
     def record_outage(self, seconds: float) -> None:
         """Do at once what has failed meanwhile; have each open experiment tell that the API server did not answer."""
         self.queue.retry_failed()
+        self.statuses.retry_failed()
         for key, controller in self._controllers.items():
             if controller.open:
                 controller.record_outage(seconds)
                 self.queue.add(key)
 
     def rest_s(self, key: str) -> float:
-        """Return for how many seconds an experiment rests after a pass."""
+        """Return for how many seconds an experiment rests after a pass, and after its status was written."""
         controller = self._controllers.get(key)
         return min(controller.size * REST_PER_ATTEMPT_S, MAX_REST_S) if controller is not None else 0.0
 

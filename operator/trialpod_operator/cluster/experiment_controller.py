@@ -1,8 +1,11 @@
 """Reconciles one TuneExperiment: opens its engine, applies the spec, reconciles the pods, writes the status.
 
 Level-based: `reconcile` compares the object, the engine and the pods, does what is missing, and may be called at any
-time. It never runs concurrently for one experiment, and nothing else changes its objects. What it cannot do becomes a
-`Problem` in the status, and is retried. Owned by the event loop.
+time. What it cannot do becomes a `Problem` in the status, and is retried. It never runs concurrently for one
+experiment. `write_status` runs beside it, so that no pass waits for a status; nothing else changes the objects.
+
+Invariant: a status says what the latest complete pass has found, of the experiment that this pass has left open. One
+that is being written holds `_writing`, and so does whatever closes the experiment. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -106,6 +110,21 @@ class StorageEmptiedError(StorageError):
         )
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What a reconcile pass has found, for the status.
+
+    Attributes:
+        generation: of the object that it looked at.
+        problem: why the experiment does not continue.
+        refused: the problem is in the spec itself: it is not retried before that changes.
+    """
+
+    generation: int
+    problem: Problem | None
+    refused: bool
+
+
 class ExperimentController:
     """One TuneExperiment.
 
@@ -143,6 +162,8 @@ class ExperimentController:
         self._broken: BaseException | None = None
         self._deleting_since: float | None = None  # by the loop's clock
         self._writer = StatusWriter(key, services)
+        self._writing = asyncio.Lock()  # held while a status is written, or the experiment is closed
+        self._finding: Finding | None = None  # of the latest pass since it was opened or closed
         self._account = AccountView(key)
 
     @property
@@ -267,12 +288,21 @@ class ExperimentController:
             problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
             if problem is None and self._durable is not None and self._durable.decisions is not None:
                 problem = self._decider.problem(self._durable.decisions)
-        # The status last: pods do not wait for it, and it says what the steps before have found.
+        # The status says what the steps before have found. Neither they nor the next pass wait for it.
         refused = problem is not None and problem is self._refused
-        next_write = await self._writer.write(
-            self._experiment, self._durable, self._bindings, problem, refused=refused
-        )
-        return _soonest(again, next_write, self._time_to_live(item))
+        self._finding = Finding(self._generation, problem, refused)
+        self._services.enqueue_status(self.key)
+        return _soonest(again, self._time_to_live(item))
+
+    async def write_status(self) -> float | None:
+        """Write what the latest pass has found; return in how many seconds there will be more to write."""
+        async with self._writing:
+            found = self._finding
+            if found is None:
+                return None
+            return await self._writer.write(
+                self._durable, self._bindings, found.problem, generation=found.generation, refused=found.refused
+            )
 
     async def _problem_of(self, error: Exception, *, was_open: bool) -> tuple[Problem | None, float]:
         """Return what the status says about an error, None for nothing, and in how many seconds to try again."""
@@ -312,10 +342,11 @@ class ExperimentController:
 
     async def close(self) -> None:
         """Release the experiment; everything committed stays, and so do its pods."""
-        if self._durable is not None:
-            self.account(self._services.clock())  # the last that is shown of it
-        durable, bindings = self._durable, self._bindings
-        self._durable = self._bindings = None
+        async with self._writing:
+            if self._durable is not None:
+                self.account(self._services.clock())  # the last that is shown of it
+            durable, bindings = self._durable, self._bindings
+            self._durable = self._bindings = self._finding = None
         if bindings is not None:
             bindings.assignments.close()
         if durable is not None:
@@ -396,7 +427,9 @@ class ExperimentController:
         # Close it when all has ended.
         decided = durable.decisions is None or durable.decisions.idle
         if durable.engine.finished and not bindings.in_progress and decided:
-            return await self._finish(experiment, durable, bindings)
+            return await self._finish(durable, bindings)
+        if bindings.in_progress:
+            again = _soonest(again, self._code.next_check_s(experiment.spec.trainable, self._services.clock()))
         return again
 
     async def _compare_trials(self, bindings: PodBindings) -> None:
@@ -423,9 +456,7 @@ class ExperimentController:
         # Stopping last: it ends what a retry has queued.
         user_requests.apply_stop(item, durable, self._services.cache.stops(self.key))
 
-    async def _finish(
-        self, experiment: TuneExperiment, durable: DurableExperiment, bindings: PodBindings
-    ) -> float | None:
+    async def _finish(self, durable: DurableExperiment, bindings: PodBindings) -> float | None:
         if self._held_back is not None:
             return 0.0  # no attempt runs now, so the next pass can change the Trainable
         # The end is committed before the status shows it.
@@ -435,15 +466,17 @@ class ExperimentController:
         if not durable.files_stored:
             return 0.5
         # The memory goes last: the status and the logs of the last pods are written from it.
-        if not await self._writer.write_final(experiment, durable, bindings) or bindings.pods_left:
-            return 1.0
-        bindings.assignments.close()
-        await bindings.close()
-        if problem := await durable.finish(FINISH_TIMEOUT_S):
-            logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
-        durable.close()
-        self.account(self._services.clock())  # the last that metrics show of it
-        self._durable = self._bindings = None
+        async with self._writing:
+            all_written = await self._writer.write_final(durable, bindings, self._generation)
+            if not all_written or bindings.pods_left:
+                return 1.0
+            bindings.assignments.close()
+            await bindings.close()
+            if problem := await durable.finish(FINISH_TIMEOUT_S):
+                logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
+            durable.close()
+            self.account(self._services.clock())  # the last that metrics show of it
+            self._durable = self._bindings = self._finding = None
         logger.info("%s has finished", self.key)
         return None
 
@@ -607,7 +640,12 @@ class ExperimentController:
         wanted = self._wanted or experiment
         self._experiment = experiment = with_stored_trainable(wanted, durable.plan.document)
         self._writer.trainable_differs = experiment is not wanted
-        self._shell = ClusterShell(self._perform, self._on_broken, lambda: services.enqueue_soon(self.key))
+        self._shell = ClusterShell(
+            self._perform,
+            self._on_broken,
+            lambda: services.enqueue_soon(self.key),
+            lambda: services.enqueue_status_soon(self.key),
+        )
         durable.start(self._shell)
         if durable.decisions is not None:
             durable.decisions.changed = lambda: services.enqueue(self.key)
@@ -786,7 +824,7 @@ class ExperimentController:
             self._bindings.perform(action)
         self._writer.events.record_action(action)
         if isinstance(action, ResultsApplied):
-            self._services.enqueue_soon(self.key)  # only the status shows them, and most events are results
+            self._services.enqueue_status_soon(self.key)  # no pod depends on them, and most events are results
         else:
             self._services.enqueue(self.key)
 

@@ -35,6 +35,8 @@ class Services:
         seen: what the watches have shown.
         enqueue: has a key reconciled.
         enqueue_soon: has it reconciled within about a second.
+        enqueue_status: has a key's status written.
+        enqueue_status_soon: has it written within about a second.
         opened: called with the key of an experiment whose attempts can be answered from now on.
         remove_folder: removes a folder of this process, which need not exist.
         clock: seconds since the epoch.
@@ -47,6 +49,8 @@ class Services:
     cache: ObjectCache
     enqueue: Callable[[str], None]
     enqueue_soon: Callable[[str], None]
+    enqueue_status: Callable[[str], None]
+    enqueue_status_soon: Callable[[str], None]
     opened: Callable[[str], None]
     remove_folder: Callable[[Path], None]
     clock: Callable[[], float] = time.time

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action
-from trialpod_operator.engine.events import AnyEvent
+from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived
 from trialpod_operator.experiment.durable import Shell
 from trialpod_operator.experiment.replica.replica import ReplicaStatus
 
@@ -23,7 +23,8 @@ class ClusterShell(Shell):
     Args:
         perform: carries out actions; called once they are committed.
         broken: called once when the experiment cannot continue as it is open now.
-        changed: called when something changed that a status shows.
+        changed: called when something changed that a reconcile pass looks at.
+        progressed: called when only what a status shows has changed.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class ClusterShell(Shell):
         perform: Callable[[Action], None],
         broken: Callable[[BaseException], None],
         changed: Callable[[], None],
+        progressed: Callable[[], None],
     ) -> None:
         self.meter = ExperimentMeter()
         self._perform = perform
         self._broken = broken
         self._changed = changed
+        self._progressed = progressed
 
     def perform(self, action: Action) -> None:
         """Carry out an action."""
@@ -44,14 +47,17 @@ class ClusterShell(Shell):
     def applied(self, event: AnyEvent, position: int, *, blocks: bool) -> None:
         """Measure an event."""
         self.meter.applied(event, position, waits=blocks)
-        self._changed()
+        if isinstance(event, ResultsReceived | CheckpointsChanged):
+            self._progressed()
+        else:
+            self._changed()
 
     def committed(self, position: int) -> None:
         """Measure a commit."""
         self.meter.committed(position)
 
     def replica_changed(self, status: ReplicaStatus) -> None:
-        """Have the status say so."""
+        """Have a pass look at what the storage says, for the keys and for the status."""
         logger.warning("%s", status.message)
         self._changed()
 

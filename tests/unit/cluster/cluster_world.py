@@ -117,16 +117,16 @@ class Operator:
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
         self.controller.begin_lists([self.watch.listed["pods"]], [self.watch.listed["tunetrials"]])
-        queue = self.controller.queue
-        queue.jitter = lambda: world.jitter.uniform(0.75, 1.25)
         self.errors: list[BaseException] = []
-        log_failure = queue.on_failure
+        log_failure = self.controller.queue.on_failure
 
         def on_failure(key: str, error: BaseException) -> None:
             self.errors.append(error)
             log_failure(key, error)
 
-        queue.on_failure = on_failure
+        for queue in (self.controller.queue, self.controller.statuses):
+            queue.jitter = lambda: world.jitter.uniform(0.75, 1.25)
+            queue.on_failure = on_failure
 
     @property
     def reconciles(self) -> int:

@@ -32,7 +32,7 @@ class Opening:
         self.kube = FakeKube(self.api)
         self.cache = ObjectCache()
         self.shown = shown
-        self.services = Services(self.kube, OperatorOptions(), self.cache, *[lambda _: None] * 4)
+        self.services = Services(self.kube, OperatorOptions(), self.cache, *[lambda _: None] * 6)
 
     async def make(self, count: int) -> None:
         for number in range(count):

@@ -75,10 +75,15 @@ RECONCILE_SECONDS = _histogram("trialpod_reconcile_seconds", "One reconcile pass
 RECONCILE_STEP_SECONDS = _histogram(
     "trialpod_reconcile_step_seconds", "A part of a reconcile pass during which the event loop runs nothing else."
 )
+STATUS_SECONDS = _histogram(
+    "trialpod_status_seconds", "One writing of what has changed in the statuses of one experiment and its trials."
+)
 LOOP_LAG_SECONDS = _histogram(
     "trialpod_loop_lag_seconds", "Lag of the event loop, sampled ten times a second; every answer is late by it."
 )
-RECONCILE_ERRORS = _counter("trialpod_reconcile_errors_total", "Reconcile passes that ended in an error.")
+RECONCILE_ERRORS = _counter(
+    "trialpod_reconcile_errors_total", "Reconcile passes, and writings of statuses, that ended in an error."
+)
 API_REQUESTS = BoundedCounter(
     _counter(
         "trialpod_api_requests_total",
@@ -167,17 +172,29 @@ class ExperimentMeter:
 def timed_reconcile(
     reconcile: Callable[[str], Awaitable[float | None]], timer: Timer = time.perf_counter
 ) -> Callable[[str], Awaitable[float | None]]:
-    """Return a reconcile that is timed, and whose errors are counted."""
+    """Return a reconcile that is timed, as are its steps, and whose errors are counted."""
+    return _timed(lambda key: _Stepwise(reconcile(key), timer), RECONCILE_SECONDS, timer)
 
+
+def timed_status(
+    write: Callable[[str], Awaitable[float | None]], timer: Timer = time.perf_counter
+) -> Callable[[str], Awaitable[float | None]]:
+    """Return a writing of statuses that is timed, and whose errors are counted."""
+    return _timed(write, STATUS_SECONDS, timer)
+
+
+def _timed(
+    work: Callable[[str], Awaitable[float | None]], seconds: Histogram, timer: Timer
+) -> Callable[[str], Awaitable[float | None]]:
     async def timed(key: str) -> float | None:
         began = timer()
         try:
-            return await _Stepwise(reconcile(key), timer)
+            return await work(key)
         except Exception:
             RECONCILE_ERRORS.inc()
             raise
         finally:
-            RECONCILE_SECONDS.observe(timer() - began)
+            seconds.observe(timer() - began)
 
     return timed
 

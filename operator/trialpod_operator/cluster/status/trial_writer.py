@@ -1,4 +1,4 @@
-"""Writes the statuses of one experiment's trials: transitions soon, progress seldom, a bounded number in a pass."""
+"""Writes the statuses of one experiment's trials: transitions soon, progress seldom, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRESS_PER_S = 4.0
 """Maximum rate of these writes; those written longest ago go first."""
 
 PROGRESS_BATCH = 16
-"""Maximum number of them in a pass."""
+"""Maximum number of them at a time."""
 
 FEW = 64
 """With more running trials than this, progress is written in full batches only."""
@@ -40,16 +40,13 @@ STARTING_S = 10.0
 """The same for a trial whose pod starts as usual; the time of most starts."""
 
 COMMIT_TIMEOUT_S = 5.0
-"""Maximum time that statuses wait for what they say to be committed; then a later pass writes them."""
-
-PASS_BUDGET_S = 0.1
-"""Time in a pass after which no more writes begin: new pods go before them."""
+"""Maximum time that statuses wait for what they say to be committed; then they are written later."""
 
 MAX_BATCH = 64
-MIN_BATCH = 8
-"""Bounds of how many statuses are computed in a pass; fewer when the last pass had no time to write all."""
+"""How many statuses are computed at a time: the last of them is written when those before it are."""
 
 MAX_CONCURRENT_WRITES = 8
+"""New pods of the same experiment share the room for requests with them."""
 
 
 class TrialStatusWriter:
@@ -65,7 +62,6 @@ class TrialStatusWriter:
         self._namespace, self._name = key.split("/")
         self._services = services
         self._progress_at = 0.0
-        self._batch = MAX_BATCH
         self._progress_written: dict[str, float] = {}  # of running trials, by trial_id
         self._waits: dict[str, str] = {}  # trial_id -> why its pod does not run, as it was written
         self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
@@ -86,15 +82,15 @@ class TrialStatusWriter:
         return found
 
     async def write(
-        self, durable: DurableExperiment, bindings: PodBindings, now: float, within_s: float | None = None
+        self, durable: DurableExperiment, bindings: PodBindings, now: float, most: int | None = None
     ) -> bool:
-        """Write the trials' statuses; return False if time was up before all were written.
+        """Write the trials' statuses; return False if there are more to write.
 
         Args:
             durable: the experiment.
             bindings: its attempts and their pods.
             now: seconds since the epoch.
-            within_s: time after which no write begins; None = until all are written.
+            most: how many; None = all.
         """
         state = durable.engine.state
         due = {trial_id for trial_id in bindings.changed if trial_id in state.trials}
@@ -112,7 +108,7 @@ class TrialStatusWriter:
         due |= changed
         if not due:
             return True
-        plans, batch = [], self._batch
+        plans = []
         for trial_id in sorted(due):
             trial = state.trials[trial_id]
             item = self._services.cache.trial(self._key, names.trial_name(self._name, trial_id))
@@ -122,16 +118,16 @@ class TrialStatusWriter:
             settle_s = STARTING_S if is_starting(trial) else SETTLE_S
             if moving and now - self._moving.setdefault(trial_id, now) < settle_s:
                 continue
-            since = self._moving.pop(trial_id, now)
+            self._moving.pop(trial_id, None)
             bindings.changed.discard(trial_id)
             status = self._trial_status(trial, item, durable, bindings, waits.get(trial_id), now)
             # An operator that has just started has not kept who is due: progress is written at its own rate.
             if trial_id not in progressed and trial.running and is_progress(item.get("status"), status):
                 continue
             if not same_status(item.get("status"), status):
-                plans.append((trial_id, item, status, since))
+                plans.append((trial_id, item, status))
                 self._progress_written[trial_id] = now  # it shows its progress, too
-                if within_s is not None and len(plans) >= batch:
+                if len(plans) == most:
                     break  # the others are still among the changed ones
         if not plans:
             return True
@@ -139,16 +135,9 @@ class TrialStatusWriter:
             bindings.changed.update(trial_id for trial_id, *_ in plans)
             return True
         room = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
-        late: list[str] = []
-        began = self._services.clock()
 
-        async def write_one(trial_id: str, item: Mapping[str, Any], status: dict[str, Any], since: float) -> None:
+        async def write_one(trial_id: str, item: Mapping[str, Any], status: dict[str, Any]) -> None:
             async with room:
-                if within_s is not None and self._services.clock() - began > within_s:
-                    late.append(trial_id)
-                    bindings.changed.add(trial_id)
-                    self._moving[trial_id] = since
-                    return
                 try:
                     patched = await self._services.kube.patch(
                         paths.trials(self._namespace),
@@ -160,12 +149,12 @@ class TrialStatusWriter:
                     bindings.changed.add(trial_id)
                     raise
                 self._services.cache.update_trial(patched or item, deleted=patched is None)
-                if patched is None:  # deleted without a watch event; it is recreated
-                    bindings.changed.add(trial_id)
+                if patched is None:  # deleted without a watch event; a pass recreates it
+                    bindings.trial_changed(trial_id)
+                    self._services.enqueue(self._key)
 
         await gather_all(*(write_one(*plan) for plan in plans))
-        self._batch = min(MAX_BATCH, max(MIN_BATCH, 2 * (len(plans) - len(late))))
-        return not late and len(plans) < batch
+        return len(plans) != most
 
     def is_behind(self, bindings: PodBindings) -> bool:
         """Return whether a trial's end is still to be written, where there is a TuneTrial for it."""

@@ -1,7 +1,8 @@
 """Writes the status of one experiment, and has those of its trials and its events written: only what has changed.
 
 What a status says is committed before it is written. Transitions are written at once, progress seldom, so that a
-trial costs two status writes in its life unless it is a long one. A write that fails is done again in a later pass.
+trial costs two status writes in its life unless it is a long one. A write that fails is done again later. Its owner
+calls `write` and `write_final` one after the other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
@@ -23,7 +23,7 @@ from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.build import experiment_status, same_status
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.status.recorder import EventRecorder
-from trialpod_operator.cluster.status.trial_writer import PASS_BUDGET_S, SETTLE_S, TrialStatusWriter
+from trialpod_operator.cluster.status.trial_writer import MAX_BATCH, SETTLE_S, TrialStatusWriter
 from trialpod_operator.experiment.durable import DurableExperiment
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ UNHURRIED = 32
 and end in a second, each write says less of what is new."""
 
 COMMIT_TIMEOUT_S = 5.0
-"""Maximum time that a status waits for what it says to be committed; then a later pass writes it."""
+"""Maximum time that a status waits for what it says to be committed; then it is written later."""
 
 
 class StatusWriter:
@@ -58,7 +58,7 @@ class StatusWriter:
         self._namespace, self._name = key.split("/")
         self._services = services
         self._status: dict[str, Any] = {}  # as the API server has it, for all that is known
-        self._generation = 0
+        self._generation = 0  # of the object that the status is written for
         self._written_at = 0.0
         self._trials = TrialStatusWriter(key, services)
         self.events = EventRecorder(key, services)
@@ -67,7 +67,6 @@ class StatusWriter:
     def observe(self, item: Mapping[str, Any]) -> None:
         """Take in the object as it was last seen."""
         self._item = item
-        self._generation = int(item["metadata"].get("generation", 0))
         self._status = dict(item.get("status") or {})
 
     @property
@@ -90,27 +89,27 @@ class StatusWriter:
 
     async def write(
         self,
-        experiment: TuneExperiment | None,
         durable: DurableExperiment | None,
         bindings: PodBindings | None,
         problem: Problem | None,
         *,
-        refused: bool = False,
+        generation: int,
+        refused: bool,
     ) -> float | None:
         """Write what has changed; return in how many seconds there will be more to write.
 
         Args:
-            experiment: what the spec asks for, as far as it can be read.
             durable: the experiment while it is open.
             bindings: its attempts and their pods.
             problem: why it does not continue.
+            generation: of the object that the problem was found for, or that there was none.
             refused: the problem is in the spec itself: it is not retried before that changes.
         """
-        now = self._services.clock()
+        now, self._generation = self._services.clock(), generation
         if durable is None and problem is None:
             return None  # finished, and written down as such
         if durable is not None and bindings is not None:
-            all_written = await self._trials.write(durable, bindings, now, PASS_BUDGET_S)
+            all_written = await self._trials.write(durable, bindings, now, MAX_BATCH)
         else:
             all_written = True
         if durable is not None and durable.engine.finished and problem is None:
@@ -123,7 +122,7 @@ class StatusWriter:
         left_s = self._written_at + interval_s(len(bindings.in_progress) if bindings is not None else 0) - now
         if left_s > 0 and problem is None:
             return left_s if all_written else 0.0
-        await self._write_experiment(experiment, durable, bindings, problem, now, refused=refused)
+        await self._write_experiment(durable, bindings, problem, now, refused=refused)
         await self.events.post(self._item)
         if not all_written:
             return 0.0
@@ -133,21 +132,18 @@ class StatusWriter:
             return None
         return self._trials.next_progress_s(len(bindings.in_progress))
 
-    async def write_final(
-        self, experiment: TuneExperiment, durable: DurableExperiment, bindings: PodBindings
-    ) -> bool:
+    async def write_final(self, durable: DurableExperiment, bindings: PodBindings, generation: int) -> bool:
         """Write everything now; return whether nothing is left to write."""
-        now = self._services.clock()
+        now, self._generation = self._services.clock(), generation
         await self._trials.write(durable, bindings, now)
         if bindings.changed:
             return False
-        await self._write_experiment(experiment, durable, bindings, None, now)
+        await self._write_experiment(durable, bindings, None, now)
         await self.events.post(self._item)
         return True
 
     async def _write_experiment(
         self,
-        experiment: TuneExperiment | None,
         durable: DurableExperiment | None,
         bindings: PodBindings | None,
         problem: Problem | None,

@@ -80,7 +80,7 @@ class TestExperimentMeter:
 
             storage = DirectoryStorage(tmp_path / "storage")
             experiment = DurableExperiment.open(make_plan, tmp_path / "work", storage, time.time)
-            experiment.start(ClusterShell(perform, lambda error: None, lambda: None))
+            experiment.start(ClusterShell(perform, lambda error: None, lambda: None, lambda: None))
             before, times = value("trialpod_results_total"), value("trialpod_commit_seconds_count")
             experiment.apply(SettingsObserved(settings=SETTINGS))
             await within(experiment.commit())
@@ -110,13 +110,20 @@ class TestExperimentMeter:
 
 
 class TestReconcile:
-    def test_a_failing_pass_is_timed_counted_and_raised(self) -> None:
+    @pytest.mark.parametrize(
+        ("timer_of", "seconds"),
+        [
+            (instruments.timed_reconcile, "trialpod_reconcile_seconds_count"),
+            (instruments.timed_status, "trialpod_status_seconds_count"),
+        ],
+    )
+    def test_failing_work_is_timed_counted_and_raised(self, timer_of: Any, seconds: str) -> None:
         async def fails(key: str) -> float | None:
             raise ValueError(key)
 
-        names = ("trialpod_reconcile_seconds_count", "trialpod_reconcile_errors_total")
+        names = (seconds, "trialpod_reconcile_errors_total")
         before = [value(name) for name in names]
-        timed: Any = instruments.timed_reconcile(fails)
+        timed: Any = timer_of(fails)
         with pytest.raises(ValueError, match="a/b"):
             asyncio.run(timed("a/b"))
         assert [value(name) for name in names] == [count + 1 for count in before]

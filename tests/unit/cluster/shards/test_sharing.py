@@ -127,6 +127,35 @@ class TestHandover:
 
         run(monkeypatch, tmp_path, 3, scenario)
 
+    def test_waits_for_a_status_that_is_being_written(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """The next operator's is not followed by one of this operator."""
+
+        async def scenario(world: World, shared: Shared) -> None:
+            controller, kube = shared.operators["a"].controller, shared.operators["a"].kube
+            request, sent, answered = kube.request, asyncio.Event(), asyncio.Event()
+
+            async def answered_late(method: str, path: str, **more: Any) -> Any:
+                answer = await request(method, path, **more)
+                if method == "PATCH" and path.endswith("/status"):
+                    sent.set()
+                    await answered.wait()
+                return answer
+
+            kube.request = answered_late  # type: ignore[method-assign]
+            await world.apply()
+            await sent.wait()
+            moving = asyncio.ensure_future(shared.move("a", "b"))
+            await asyncio.sleep(5.0)
+            assert (moving.done(), controller.open_count) == (False, 1)
+            answered.set()
+            await moving
+            assert controller.open_count == 0
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 3
+            world.check_results()
+
+        run(monkeypatch, tmp_path, 4, scenario)
+
 
 def kind_of(method: str, path: str) -> str:
     """Return what kind of request it is: "PATCH tunetrials/status"."""
