@@ -164,8 +164,11 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
     if len(trials) != (done if fewer else counted["total"]):
         found.append(f"end: {len(trials)} TuneTrials, but {counted['total']} trials")
     for trial in trials:
-        spec, status = trial["spec"], trial["status"]
+        spec, status = trial["spec"], trial.get("status")
         trial_id = spec["trialId"]
+        if status is None:
+            found.append(f"end: {trial_id} has no status")
+            continue
         if status["failures"] > harmed[trial_id]:
             found.append(f"end: {trial_id} has {status['failures']} failures, but was harmed {harmed[trial_id]}")
         if (hidden := _hidden(experiment, trial_id)) > status["failures"]:

@@ -19,24 +19,6 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.logs import MAX_DELETED_PODS, PodLogs
 
 
-def test_first_pods_are_created_before_any_status_write(play: Play) -> None:
-    async def scenario(world: World) -> None:
-        requests: list[str] = []
-
-        def note(method: str, path: str, _body: Any) -> None:
-            requests.append(f"{method} {path.partition('/namespaces/team/')[2]}")
-
-        world.operator.kube.faults.append(note)
-        await world.apply()
-        await until(lambda: "PATCH tuneexperiments/digits/status" in requests)
-        before = requests[: requests.index("PATCH tuneexperiments/digits/status")]
-        assert before.count("POST pods") == 3
-        assert not any("events" in each or "tunetrials/" in each for each in before)
-        await world.until_over()
-
-    play(scenario)
-
-
 def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     answering = False
     all_pods, assign = ObjectCache.pods, Assignments.assign

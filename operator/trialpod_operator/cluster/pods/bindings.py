@@ -158,6 +158,7 @@ class PodBindings:
 
     async def close(self) -> None:
         """End the background work."""
+        await self._creation.close()
         await self._collector.close()
 
     @property
@@ -285,8 +286,8 @@ class PodBindings:
         await self._serve_idle(now)
         # Ask for the events of a pod that does not start, for the status.
         await self._diagnostics.refresh(now)
-        # Create what is missing; its names keep it from being created twice.
-        await self._creation.create_missing(now, look)
+        # Begin to create what is missing; its names keep it from being created twice.
+        self._creation.begin(now, look)
         # Delete what no attempt needs, logs first; new pods do not wait for that.
         if look.sweeps:
             await self._collect_garbage(now)
@@ -542,8 +543,6 @@ class PodBindings:
         attention = self._pods.attention
         for at in times:
             attention.sweep_by(at)
-        if self._creation.more and self._pods.work.rejections.why is None:
-            return 0.0
         return max(0.2, attention.sweep_at - self._pods.clock()) if attention.sweep_at < math.inf else None
 
     @property

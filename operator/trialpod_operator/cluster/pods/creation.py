@@ -1,10 +1,17 @@
 """Makes the pods, and the TuneTrials that own them, that are not there yet.
 
+A pass begins a *round*, which makes up to `MOST_CREATED` of them beside the passes. What else is missing has its turn
+when that has ended.
+
 Invariants: names are deterministic, so one that is made twice is refused by the API server. A pod is made only when
-its TuneTrial is there to own it. Where the server refuses one, it is asked for one alone until it takes that.
+its TuneTrial is there to own it. Where the server refuses one, it is asked for one alone until it takes that. There
+is one round at a time, and none once this is closed.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
 
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.kube import gather_all
@@ -14,32 +21,50 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.engine.trial import Trial
 
 PROVEN_WITHIN_S = 2.0
-"""Maximum time that one pass waits for the storage before it recreates a pod; then other work continues."""
+"""Maximum time that a round waits for the storage before it recreates a pod."""
 
 MOST_CREATED = 24
-"""Pods and TuneTrials that are created in one look: another experiment's requests have their turn in between."""
+"""Pods and TuneTrials that are created in a round: another experiment's requests have their turn in between."""
+
+CLOSE_S = 2.0
+"""Maximum time that closing waits for the requests of a round; the next opening sees what became of a later one."""
 
 
 class PodCreation:
-    """Makes those of one experiment.
-
-    Attributes:
-        more: whether some are left that could be made at once.
-    """
+    """Makes those of one experiment. Owned by the event loop."""
 
     def __init__(self, experiment_pods: ExperimentPods) -> None:
         self._pods = experiment_pods
-        self.more = False
+        self._round: asyncio.Task[None] | None = None
+        self._making: Collection[str] = ()  # ids of the trials that the round is about
+        self._left = False  # whether others could be made at once when it has ended
+        self._error: Exception | None = None  # what ended the one before
+        self._closed = False
 
-    async def create_missing(self, now: float, look: Look) -> None:
-        """Make those of these that are missing, up to `MOST_CREATED`."""
-        await self._create_missing(now, look)
+    def begin(self, now: float, look: Look) -> None:
+        """Begin to make those of these that are missing, unless a round is in progress.
+
+        Raises:
+            Exception: what ended the round before.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        self._begin(now, look)
         for binding in look.bindings:
             if self._needs_pod(binding):
                 self._pods.attention.add(binding.trial.trial_id)
 
-    async def _create_missing(self, now: float, look: Look) -> None:
-        self.more = False
+    async def close(self) -> None:
+        """Begin nothing any more, and wait for the requests that were made."""
+        self._closed = True
+        if self._round is not None:
+            _, late = await asyncio.wait((self._round,), timeout=CLOSE_S)
+            for each in late:
+                each.cancel()
+                await asyncio.wait((each,))
+
+    def _begin(self, now: float, look: Look) -> None:
         self._pods.work.notice_room()
         if now < self._pods.work.rejections.until:
             return
@@ -48,35 +73,60 @@ class PodCreation:
         if first is None:
             first = next((binding for binding in missing if binding.group is not None), None)
         late = {binding.trial.trial_id for binding in missing if binding.group is not None and binding is not first}
-        missing = [binding for binding in missing if binding.trial.trial_id not in late]
-        # Those of attempts are made with their pods, unless these wait.
+        # TuneTrials of attempts are made with their pods, unless these wait.
         trials = [
             each
             for each in self._missing_trials(look)
             if each.trial_id in late or not self._has_own_pod(each.trial_id)
         ]
+        late |= set(self._making)
+        missing = [binding for binding in missing if binding.trial.trial_id not in late]
+        trials = [trial for trial in trials if trial.trial_id not in self._making]
         if not missing and not trials:
             return
+        room = MOST_CREATED if self._round is None else 0
+        rest = trials[max(0, room - len(missing)) :]
+        for trial in rest:
+            self._pods.attention.add(trial.trial_id)
+        self._left = bool(rest) or len(missing) > room
+        if self._round is None:
+            missing, trials = missing[:room], trials[: max(0, room - len(missing))]
+            self._making = {binding.trial.trial_id for binding in missing} | {trial.trial_id for trial in trials}
+            self._round = asyncio.ensure_future(self._make_round(missing, trials))
+
+    async def _make_round(self, missing: list[PodBinding], trials: list[Trial]) -> None:
+        rejections = self._pods.work.rejections
+        refused = rejections.why is not None
+        try:
+            await self._make(missing, trials)
+        except Exception as error:  # noqa: BLE001 - the next pass raises it
+            self._error = error
+        finally:
+            self._round, self._making = None, ()
+        # A pass notes when to try again, and the status says why.
+        if self._left or self._error is not None or refused or rejections.why is not None:
+            self._left = False
+            self._pods.enqueue()
+
+    async def _make(self, missing: list[PodBinding], trials: list[Trial]) -> None:
         if any(binding.recreated or binding.adopted for binding in missing):
             # Another operator may have continued from here, and know that one of these had begun when its pod went
             # away: then what follows is another attempt, and not the same one in a second pod.
             self._pods.durable.require_fencing_check()
             if not await self._pods.durable.wait_committed(PROVEN_WITHIN_S):
-                self.more = True
-                self._pods.attention.sweep_by(now)
+                self._left = True
+                self._pods.attention.sweep_by(self._pods.clock())
                 return
         # The first alone: where the server refuses it, it would refuse them all.
         rejections = self._pods.work.rejections
         if missing and (rejections.why is not None or len(missing) > 4):
-            if not await self._create(missing.pop(0)):
+            if not await self._create(missing[0]):
                 return
+            missing = missing[1:]
             rejections.ease()
-        self.more = len(missing) + len(trials) > MOST_CREATED
-        waiting = [self._create(binding) for binding in missing[:MOST_CREATED]]
-        waiting += [self._pods.work.create_trial(trial) for trial in trials[: max(0, MOST_CREATED - len(waiting))]]
-        for trial in trials[max(0, MOST_CREATED - len(missing)) :]:
-            self._pods.attention.add(trial.trial_id)
-        results = await gather_all(*waiting)
+        results = await gather_all(
+            *(self._create(binding) for binding in missing), *(self._create_trial(trial) for trial in trials)
+        )
         if all(results):
             rejections.clear()
 
@@ -105,7 +155,7 @@ class PodCreation:
 
     async def _create(self, binding: PodBinding) -> bool:
         """Create the pod of an attempt; return whether it exists."""
-        if self._pods.bindings.get(binding.trial.trial_id) is not binding:
+        if self._closed or self._pods.bindings.get(binding.trial.trial_id) is not binding:
             return True
         if binding.recreated:
             await self._pods.work.refresh_trial(
@@ -119,6 +169,9 @@ class PodCreation:
         ranks = self._pods.groups.missing(binding)
         uids = await gather_all(*(self._create_worker(binding, rank) for rank in ranks))
         return all(uids)
+
+    async def _create_trial(self, trial: Trial) -> bool:
+        return self._closed or await self._pods.work.create_trial(trial)
 
     async def _create_worker(self, binding: PodBinding, rank: int) -> bool:
         uid = await self._pods.work.create_pod(binding.trial, binding.attempt, binding.resources, rank)
