@@ -49,6 +49,9 @@ MAX_REST_S = 0.1
 """An experiment is looked at again after such a rest for each attempt in progress, up to a maximum: what happens
 meanwhile takes one look together."""
 
+STATUS_RESTS = 2.5
+"""Statuses are written after so many of these rests: nothing waits for them."""
+
 HAND_OVER_S = 2.0
 """Maximum time that an experiment which another operator takes over waits for the storage to commit."""
 
@@ -82,7 +85,7 @@ class Controller:
         self.ownership = ownership or Ownership(everything=True)
         self.cache = ObjectCache()
         self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self.rest_s)
-        self.statuses = WorkQueue(timed_status(self._write_status), self._failed, rest=self.rest_s)
+        self.statuses = WorkQueue(timed_status(self._write_status), self._failed, rest=self.status_rest_s)
         self.services = Services(
             kube,
             options,
@@ -346,9 +349,13 @@ class Controller:
                 self.queue.add(key)
 
     def rest_s(self, key: str) -> float:
-        """Return for how many seconds an experiment rests after a pass, and after its status was written."""
+        """Return for how many seconds an experiment rests after a pass."""
         controller = self._controllers.get(key)
         return min(controller.size * REST_PER_ATTEMPT_S, MAX_REST_S) if controller is not None else 0.0
+
+    def status_rest_s(self, key: str) -> float:
+        """Return for how many seconds no status of an experiment and its trials is written after one was."""
+        return self.rest_s(key) * STATUS_RESTS
 
     def _failed(self, key: str, error: BaseException) -> None:
         if isinstance(error, ApiError | NotReadyError):

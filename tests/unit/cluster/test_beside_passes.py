@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 def delay(operator: Operator, kind: str, ending: str, seconds: float) -> None:
-    """From now on each request of that method takes so long, if its path ends like this."""
+    """From now on each request of that method takes `seconds`, if its path ends like this."""
     request = operator.kube.request
 
     async def late(method: str, path: str, **more: Any) -> Any:

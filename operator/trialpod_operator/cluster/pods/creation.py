@@ -1,17 +1,16 @@
 """Makes the pods, and the TuneTrials that own them, that are not there yet.
 
-A pass begins a *round*, which makes up to `MOST_CREATED` of them beside the passes. What else is missing has its turn
-when that has ended.
+A pass begins a *round*, which makes what that pass has found beside the passes, so none waits for a request. Rounds
+overlap, and up to `MOST_CREATED` are made at a time. What else is missing has its turn when one of them has ended.
 
 Invariants: names are deterministic, so one that is made twice is refused by the API server. A pod is made only when
-its TuneTrial is there to own it. Where the server refuses one, it is asked for one alone until it takes that. There
-is one round at a time, and none once this is closed.
+its TuneTrial is there to own it. Where the server refuses one, it is asked for one alone until it takes that. Groups
+are made one after the other. No round begins once this is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.kube import gather_all
@@ -24,10 +23,10 @@ PROVEN_WITHIN_S = 2.0
 """Maximum time that a round waits for the storage before it recreates a pod."""
 
 MOST_CREATED = 24
-"""Pods and TuneTrials that are created in a round: another experiment's requests have their turn in between."""
+"""Pods and TuneTrials that are created at a time: another experiment's requests have their turn in between."""
 
 CLOSE_S = 2.0
-"""Maximum time that closing waits for the requests of a round; the next opening sees what became of a later one."""
+"""Maximum time that closing waits for the requests of rounds; the next opening sees what became of later ones."""
 
 
 class PodCreation:
@@ -35,17 +34,17 @@ class PodCreation:
 
     def __init__(self, experiment_pods: ExperimentPods) -> None:
         self._pods = experiment_pods
-        self._round: asyncio.Task[None] | None = None
-        self._making: Collection[str] = ()  # ids of the trials that the round is about
-        self._left = False  # whether others could be made at once when it has ended
-        self._error: Exception | None = None  # what ended the one before
+        self._rounds: set[asyncio.Task[None]] = set()
+        self._making: set[str] = set()  # ids of the trials that they are about
+        self._left = False  # whether others could be made when one has ended
+        self._error: Exception | None = None  # what the latest was ended by
         self._closed = False
 
     def begin(self, now: float, look: Look) -> None:
-        """Begin to make those of these that are missing, unless a round is in progress.
+        """Begin to make those of these that are missing.
 
         Raises:
-            Exception: what ended the round before.
+            Exception: what has ended a round.
         """
         error, self._error = self._error, None
         if error is not None:
@@ -58,11 +57,12 @@ class PodCreation:
     async def close(self) -> None:
         """Begin nothing any more, and wait for the requests that were made."""
         self._closed = True
-        if self._round is not None:
-            _, late = await asyncio.wait((self._round,), timeout=CLOSE_S)
+        if self._rounds:
+            _, late = await asyncio.wait(self._rounds, timeout=CLOSE_S)
             for each in late:
                 each.cancel()
-                await asyncio.wait((each,))
+            if late:
+                await asyncio.wait(late)
 
     def _begin(self, now: float, look: Look) -> None:
         self._pods.work.notice_room()
@@ -79,22 +79,25 @@ class PodCreation:
             for each in self._missing_trials(look)
             if each.trial_id in late or not self._has_own_pod(each.trial_id)
         ]
-        late |= set(self._making)
+        late |= self._making
         missing = [binding for binding in missing if binding.trial.trial_id not in late]
         trials = [trial for trial in trials if trial.trial_id not in self._making]
-        if not missing and not trials:
-            return
-        room = MOST_CREATED if self._round is None else 0
+        room = MOST_CREATED - len(self._making)
+        if self._making and (self._pods.work.rejections.why is not None or any(each.group for each in missing)):
+            room = 0
         rest = trials[max(0, room - len(missing)) :]
         for trial in rest:
             self._pods.attention.add(trial.trial_id)
         self._left = bool(rest) or len(missing) > room
-        if self._round is None:
-            missing, trials = missing[:room], trials[: max(0, room - len(missing))]
-            self._making = {binding.trial.trial_id for binding in missing} | {trial.trial_id for trial in trials}
-            self._round = asyncio.ensure_future(self._make_round(missing, trials))
+        missing, trials = missing[:room], trials[: max(0, room - len(missing))]
+        if missing or trials:
+            making = {binding.trial.trial_id for binding in missing} | {trial.trial_id for trial in trials}
+            self._making |= making
+            beside = asyncio.ensure_future(self._make_round(missing, trials, making))
+            self._rounds.add(beside)
+            beside.add_done_callback(self._rounds.discard)
 
-    async def _make_round(self, missing: list[PodBinding], trials: list[Trial]) -> None:
+    async def _make_round(self, missing: list[PodBinding], trials: list[Trial], making: set[str]) -> None:
         rejections = self._pods.work.rejections
         refused = rejections.why is not None
         try:
@@ -102,7 +105,7 @@ class PodCreation:
         except Exception as error:  # noqa: BLE001 - the next pass raises it
             self._error = error
         finally:
-            self._round, self._making = None, ()
+            self._making -= making
         # A pass notes when to try again, and the status says why.
         if self._left or self._error is not None or refused or rejections.why is not None:
             self._left = False

@@ -45,7 +45,7 @@ COMMIT_TIMEOUT_S = 5.0
 MAX_BATCH = 64
 """How many statuses are computed at a time: the last of them is written when those before it are."""
 
-MAX_CONCURRENT_WRITES = 8
+MAX_CONCURRENT_WRITES = 4
 """New pods of the same experiment share the room for requests with them."""
 
 
