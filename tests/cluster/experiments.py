@@ -160,6 +160,15 @@ class Experiment:
             timeout,
         )
 
+    def wait_for_event(self, reason: str, words: str = "") -> None:
+        """Wait until an event of that reason has these words: it is posted after the status."""
+
+        def is_there() -> bool:
+            found = [event["message"] for event in self.cluster.list("events") if event["reason"] == reason]
+            return any(words in message for message in found)
+
+        self.cluster.wait_for(is_there, f"{self.name} has an event {reason} with '{words}'", 20, every=0.3)
+
     def wait_until_over(self, timeout: float = 180) -> dict[str, Any]:
         """Wait for the end and return the status."""
         self.wait(lambda status: status.get("completionTime"), "it ends", timeout)

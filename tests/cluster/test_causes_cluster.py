@@ -46,8 +46,7 @@ def test_refused_keys_name_the_secret_and_new_ones_help(namespace: Cluster) -> N
     experiment.wait(lambda _: experiment.condition("Stalled"), "it is told", 60)
     assert experiment.condition("Stalled")["reason"] == "Refused"
     assert "from the Secret keys" in experiment.condition("Stalled")["message"]
-    events = [event for event in namespace.list("events") if event["reason"] == "Stalled"]
-    assert any("the Secret keys" in event["message"] for event in events)
+    experiment.wait_for_event("Stalled", "the Secret keys")
     right = namespace.get("secret", "minio")
     assert right is not None
     namespace.apply({**secret, "data": right["data"]})

@@ -106,6 +106,8 @@ class PodCreation:
             self._error = error
         finally:
             self._making -= making
+        found = [binding for trial_id in making if (binding := self._pods.bindings.get(trial_id)) is not None]
+        self._left |= any(map(self._needs_pod, found))  # of another attempt that began meanwhile
         # A pass notes when to try again, and the status says why.
         if self._left or self._error is not None or refused or rejections.why is not None:
             self._left = False
