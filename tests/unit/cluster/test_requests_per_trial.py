@@ -56,7 +56,7 @@ def test_restart_writes_progress_of_running_trials_by_turns(play: Play) -> None:
         await until(lambda: world.operator.controller.open_count == 1)
         await asyncio.sleep(10.0)
         assert world.api.counts["PATCH tunetrials"] == before
-        await asyncio.sleep(45.0)
+        await asyncio.sleep(55.0)
         assert all(map(operator.lt, shown, iterations(world)))
 
     play(scenario)

@@ -24,7 +24,7 @@ from trialpod_operator.experiment.durable import DurableExperiment
 PROGRESS_INTERVAL_S = 30.0
 """Minimum interval between two writes of a running trial's iteration and value."""
 
-PROGRESS_PER_S = 4.0
+PROGRESS_PER_S = 3.0
 """Maximum rate of these writes; those written longest ago go first."""
 
 PROGRESS_BATCH = 16
@@ -43,7 +43,7 @@ COMMIT_TIMEOUT_S = 5.0
 """Maximum time that statuses wait for what they say to be committed; then they are written later."""
 
 MAX_BATCH = 64
-"""How many statuses are computed at a time: the last of them is written when those before it are."""
+"""Maximum number of statuses in one call: that of the experiment is written in between."""
 
 MAX_CONCURRENT_WRITES = 4
 """New pods of the same experiment share the room for requests with them."""
@@ -84,7 +84,7 @@ class TrialStatusWriter:
     async def write(
         self, durable: DurableExperiment, bindings: PodBindings, now: float, most: int | None = None
     ) -> bool:
-        """Write the trials' statuses; return False if there are more to write.
+        """Write the trials' statuses; return False if more can be written at once.
 
         Args:
             durable: the experiment.
@@ -108,11 +108,10 @@ class TrialStatusWriter:
         due |= changed
         if not due:
             return True
-        plans = []
+        batch: list[str] = []
         for trial_id in sorted(due):
             trial = state.trials[trial_id]
-            item = self._services.cache.trial(self._key, names.trial_name(self._name, trial_id))
-            if item is None:
+            if self._services.cache.trial(self._key, names.trial_name(self._name, trial_id)) is None:
                 continue  # it is made first
             moving = not trial.ended and trial_id not in waits and trial_id in bindings.changed
             settle_s = STARTING_S if is_starting(trial) else SETTLE_S
@@ -120,41 +119,66 @@ class TrialStatusWriter:
                 continue
             self._moving.pop(trial_id, None)
             bindings.changed.discard(trial_id)
-            status = self._trial_status(trial, item, durable, bindings, waits.get(trial_id), now)
-            # An operator that has just started has not kept who is due: progress is written at its own rate.
-            if trial_id not in progressed and trial.running and is_progress(item.get("status"), status):
-                continue
-            if not same_status(item.get("status"), status):
-                plans.append((trial_id, item, status))
-                self._progress_written[trial_id] = now  # it shows its progress, too
-                if len(plans) == most:
-                    break  # the others are still among the changed ones
-        if not plans:
-            return True
-        if not await durable.wait_committed(COMMIT_TIMEOUT_S):
-            bindings.changed.update(trial_id for trial_id, *_ in plans)
-            return True
+            batch.append(trial_id)
+            if len(batch) == most:
+                break  # the others are still among the changed ones
         room = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
+        commits = True  # otherwise each of them would wait for the storage
 
-        async def write_one(trial_id: str, item: Mapping[str, Any], status: dict[str, Any]) -> None:
+        async def write_one(trial_id: str) -> None:
+            nonlocal commits
             async with room:
-                try:
-                    patched = await self._services.kube.patch(
-                        paths.trials(self._namespace),
-                        item["metadata"]["name"],
-                        {"status": merge_patch(item.get("status") or {}, status)},
-                        subresource="status",
-                    )
-                except ApiError:
+                why, seldom = waits.get(trial_id), trial_id not in progressed
+                commits = commits and await self._write_one(
+                    state.trials[trial_id], durable, bindings, why, now, seldom=seldom
+                )
+                if not commits:
                     bindings.changed.add(trial_id)
-                    raise
-                self._services.cache.update_trial(patched or item, deleted=patched is None)
-                if patched is None:  # deleted without a watch event; a pass recreates it
-                    bindings.trial_changed(trial_id)
-                    self._services.enqueue(self._key)
 
-        await gather_all(*(write_one(*plan) for plan in plans))
-        return len(plans) != most
+        await gather_all(*map(write_one, batch))
+        return not commits or len(batch) != most
+
+    async def _write_one(
+        self,
+        trial: Trial,
+        durable: DurableExperiment,
+        bindings: PodBindings,
+        waiting: PendingReason | None,
+        now: float,
+        *,
+        seldom: bool,
+    ) -> bool:
+        """Write the status of a trial, if it has changed; return False if what it says is not committed in time.
+
+        Where `seldom`, progress alone is not written: an operator that has just started does not know when it was.
+        """
+        trial_id = trial.trial_id
+        item = self._services.cache.trial(self._key, names.trial_name(self._name, trial_id))
+        if item is None:
+            bindings.changed.add(trial_id)  # deleted meanwhile
+            return True
+        before = item.get("status")
+        status = self._trial_status(trial, item, durable, bindings, waiting, now)
+        if same_status(before, status) or (seldom and trial.running and is_progress(before, status)):
+            return True
+        self._progress_written[trial_id] = now  # it shows its progress, too
+        if not await durable.wait_committed(COMMIT_TIMEOUT_S):
+            return False
+        try:
+            patched = await self._services.kube.patch(
+                paths.trials(self._namespace),
+                item["metadata"]["name"],
+                {"status": merge_patch(before or {}, status)},
+                subresource="status",
+            )
+        except ApiError:
+            bindings.changed.add(trial_id)
+            raise
+        self._services.cache.update_trial(patched or item, deleted=patched is None)
+        if patched is None:  # deleted without a watch event; a pass recreates it
+            bindings.trial_changed(trial_id)
+            self._services.enqueue(self._key)
+        return True
 
     def is_behind(self, bindings: PodBindings) -> bool:
         """Return whether a trial's end is still to be written, where there is a TuneTrial for it."""
