@@ -39,6 +39,20 @@ def test_trials_begin_while_a_status_is_written(play: Play) -> None:
     play(scenario)
 
 
+def test_late_statuses_are_not_all_waited_for_together(play: Play) -> None:
+    """What closes the experiment waits for a writing of statuses that is in progress."""
+
+    async def scenario(world: World) -> None:
+        await world.apply(numSamples=80, maxConcurrentTrials=40)
+        await world.until_running(40)
+        delay(world.operator, "PATCH", "/status", 10.0)
+        await until(lambda: world.states().count("TERMINATED") == 40)
+        assert world.operator.controller.statuses.longest_pass_s < 25.0
+        await world.until_over()
+
+    play(scenario)
+
+
 def test_passes_continue_while_pods_are_made(play: Play) -> None:
     async def scenario(world: World) -> None:
         delay(world.operator, "POST", "/pods", 30.0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.json_values import merge_patch
@@ -44,6 +44,9 @@ COMMIT_TIMEOUT_S = 5.0
 
 MAX_BATCH = 64
 """Maximum number of statuses in one call: that of the experiment is written in between."""
+
+BATCH_S = 1.0
+"""Time in a call after which no more writes begin: an experiment that is closed waits for them."""
 
 MAX_CONCURRENT_WRITES = 4
 """New pods of the same experiment share the room for requests with them."""
@@ -123,20 +126,29 @@ class TrialStatusWriter:
             if len(batch) == most:
                 break  # the others are still among the changed ones
         room = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
-        commits = True  # otherwise each of them would wait for the storage
+        ends_at = now + BATCH_S if most is not None else math.inf
+        proceeds = True  # else each of them would wait for a server that is late
 
         async def write_one(trial_id: str) -> None:
-            nonlocal commits
+            nonlocal proceeds
             async with room:
-                why, seldom = waits.get(trial_id), trial_id not in progressed
-                commits = commits and await self._write_one(
-                    state.trials[trial_id], durable, bindings, why, now, seldom=seldom
-                )
-                if not commits:
+                proceeds = proceeds and self._services.clock() < ends_at
+                if not proceeds:
                     bindings.changed.add(trial_id)
+                    return
+                why, seldom = waits.get(trial_id), trial_id not in progressed
+                is_done = False
+                try:
+                    is_done = await self._write_one(
+                        state.trials[trial_id], durable, bindings, why, now, seldom=seldom
+                    )
+                finally:
+                    if not is_done:
+                        proceeds = False
+                        bindings.changed.add(trial_id)
 
         await gather_all(*map(write_one, batch))
-        return not commits or len(batch) != most
+        return not proceeds or len(batch) != most
 
     async def _write_one(
         self,
@@ -164,16 +176,12 @@ class TrialStatusWriter:
         self._progress_written[trial_id] = now  # it shows its progress, too
         if not await durable.wait_committed(COMMIT_TIMEOUT_S):
             return False
-        try:
-            patched = await self._services.kube.patch(
-                paths.trials(self._namespace),
-                item["metadata"]["name"],
-                {"status": merge_patch(before or {}, status)},
-                subresource="status",
-            )
-        except ApiError:
-            bindings.changed.add(trial_id)
-            raise
+        patched = await self._services.kube.patch(
+            paths.trials(self._namespace),
+            item["metadata"]["name"],
+            {"status": merge_patch(before or {}, status)},
+            subresource="status",
+        )
         self._services.cache.update_trial(patched or item, deleted=patched is None)
         if patched is None:  # deleted without a watch event; a pass recreates it
             bindings.trial_changed(trial_id)
