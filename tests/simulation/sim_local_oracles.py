@@ -45,21 +45,23 @@ def _complete(world: LocalWorld) -> Examination:
     """Examine the experiment with all records from the beginning on, that snapshots have replaced.
 
     What the last machine never had was replaced by a snapshot that it found in the bucket, of one of the others. One
-    that was stopped there may have replaced the same segment by a snapshot that nobody ever saw, so the others are
-    tried in each order, until the segments are those of one journal.
+    that was stopped there may have replaced the same segment by a snapshot that nobody ever saw; and the last machine
+    may have had another history before, which was moved away. So they are tried in each order, until the segments are
+    those of one journal.
     """
     last = world.runs[-1].box
     journal = last.directory / ".trialpod" / "journal"
     newest = max(path.name for path in journal.glob("*.log"))  # a lost machine may have been further
-    orders = [*permutations(box.archive for box in world.boxes if box is not last)]
-    for others in orders:
-        folders = (*others, last.archive, journal)
+    archives = [box.archive for box in world.boxes]
+    orders = sorted(permutations(archives), key=lambda order: order[-1] != last.archive)
+    for order in orders:
+        folders = (*order, journal)
         kept = {path.name: path.read_bytes() for folder in folders for path in folder.glob("*.log")}
         kept = {name: data for name, data in kept.items() if name <= newest}
         try:
             found = examine(_with_journal(world, journal, kept))
         except TrialpodError:
-            if others == orders[-1]:
+            if order == orders[-1]:
                 raise
             continue
         if found.replayed == "plan":
