@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.json_values import merge_patch
@@ -137,15 +138,17 @@ class TrialStatusWriter:
                     bindings.changed.add(trial_id)
                     return
                 why, seldom = waits.get(trial_id), trial_id not in progressed
-                is_done = False
                 try:
-                    is_done = await self._write_one(
+                    is_committed = await self._write_one(
                         state.trials[trial_id], durable, bindings, why, now, seldom=seldom
                     )
-                finally:
-                    if not is_done:
-                        proceeds = False
-                        bindings.changed.add(trial_id)
+                except ApiError as error:
+                    proceeds = proceeds and not error.temporary
+                    bindings.changed.add(trial_id)
+                    raise
+                if not is_committed:
+                    proceeds = False
+                    bindings.changed.add(trial_id)
 
         await gather_all(*map(write_one, batch))
         return not proceeds or len(batch) != most
