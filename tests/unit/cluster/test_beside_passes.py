@@ -53,6 +53,34 @@ def test_late_statuses_are_not_all_waited_for_together(play: Play) -> None:
     play(scenario)
 
 
+def test_each_transition_has_its_event_though_answers_are_late(play: Play) -> None:
+    """The watch shows a status to a pass before its writer knows that it was written."""
+
+    async def scenario(world: World) -> None:
+        request = world.operator.kube.request
+
+        async def answered_late(method: str, path: str, **more: Any) -> Any:
+            answer = await request(method, path, **more)
+            if method == "PATCH" and path.endswith("/status"):
+                await asyncio.sleep(3.0)
+            return answer
+
+        def told() -> set[str]:
+            return {event["reason"] for event in world.api.all("events")}
+
+        world.operator.kube.request = answered_late  # type: ignore[method-assign]
+        world.pods.behaviour.step_s = 8.0
+        await world.apply()
+        await until(lambda: "Started" in told(), 60.0, "the start is told")
+        await world.change(numSamples=0)
+        await until(lambda: "InvalidSpec" in told() or "Stalled" in told(), 60.0, "the mistake is told")
+        await world.change(numSamples=3)
+        await world.until_over()
+        assert "Succeeded" in told()
+
+    play(scenario)
+
+
 def test_passes_continue_while_pods_are_made(play: Play) -> None:
     async def scenario(world: World) -> None:
         delay(world.operator, "POST", "/pods", 30.0)

@@ -191,13 +191,14 @@ class StatusWriter:
             status = {**{key: value for key, value in self._status.items() if key not in status}, **status}
         if same_status(self._status, status):
             return
+        before = self._status  # a pass may observe what is written here before that is answered
         patched = await self._services.kube.patch(
             paths.experiments(self._namespace),
             self._name,
-            {"status": merge_patch(self._status, status)},
+            {"status": merge_patch(before, status)},
             subresource="status",
         )
-        self.events.record_transition(self._status, status, resumed=durable is not None and durable.resumed)
+        self.events.record_transition(before, status, resumed=durable is not None and durable.resumed)
         self._status = status
         self._written_at = now
         # Deleted without a watch event: the next pass releases it.
