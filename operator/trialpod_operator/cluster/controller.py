@@ -317,11 +317,9 @@ class Controller:
             return 0.0  # the next one releases it
 
     async def _write_status(self, key: str) -> float | None:
-        item, controller = self.cache.experiments.get(key), self._controllers.get(key)
-        if item is None or controller is None or item["metadata"].get("uid") != controller.uid:
+        controller = self._controllers.get(key)
+        if controller is None or controller.uid != self._uid(key) or not self.ownership.serves(controller.uid):
             return None  # a pass releases it
-        if not self.ownership.serves(controller.uid):
-            return None
         try:
             return await controller.write_status()
         except NotServedError as error:

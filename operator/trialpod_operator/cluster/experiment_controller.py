@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,7 +57,7 @@ from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.shell import ClusterShell
 from trialpod_operator.cluster.status.conditions import Problem, is_starting
 from trialpod_operator.cluster.status.events import changes
-from trialpod_operator.cluster.status.writer import StatusWriter
+from trialpod_operator.cluster.status.writer import Finding, StatusWriter
 from trialpod_operator.cluster.storage_access import StorageLocation
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
@@ -108,21 +107,6 @@ class StorageEmptiedError(StorageError):
             f"{uri} is empty, and this experiment had begun there: its journal, results and checkpoints were "
             f"removed. Restore them from a backup to resume it; or start it again without them: {start_again}"
         )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a reconcile pass has found, for the status.
-
-    Attributes:
-        generation: of the object that it looked at.
-        problem: why the experiment does not continue.
-        refused: the problem is in the spec itself: it is not retried before that changes.
-    """
-
-    generation: int
-    problem: Problem | None
-    refused: bool
 
 
 class ExperimentController:
@@ -290,19 +274,16 @@ class ExperimentController:
                 problem = self._decider.problem(self._durable.decisions)
         # The status says what the steps before have found. Neither they nor the next pass wait for it.
         refused = problem is not None and problem is self._refused
-        self._finding = Finding(self._generation, problem, refused)
+        self._finding = Finding(self._generation, problem, refused=refused)
         self._services.enqueue_status(self.key)
         return _soonest(again, self._time_to_live(item))
 
     async def write_status(self) -> float | None:
         """Write what the latest pass has found; return in how many seconds there will be more to write."""
         async with self._writing:
-            found = self._finding
-            if found is None:
+            if self._finding is None:
                 return None
-            return await self._writer.write(
-                self._durable, self._bindings, found.problem, generation=found.generation, refused=found.refused
-            )
+            return await self._writer.write(self._durable, self._bindings, self._finding)
 
     async def _problem_of(self, error: Exception, *, was_open: bool) -> tuple[Problem | None, float]:
         """Return what the status says about an error, None for nothing, and in how many seconds to try again."""
@@ -467,7 +448,7 @@ class ExperimentController:
             return 0.5
         # The memory goes last: the status and the logs of the last pods are written from it.
         async with self._writing:
-            all_written = await self._writer.write_final(durable, bindings, self._generation)
+            all_written = await self._writer.write_final(durable, bindings, Finding(self._generation))
             if not all_written or bindings.pods_left:
                 return 1.0
             bindings.assignments.close()

@@ -15,14 +15,17 @@ from trialpod_operator.cluster.pods.creation import MOST_CREATED
 pytestmark = pytest.mark.once
 
 
-def delay(operator: Operator, kind: str, ending: str, seconds: float) -> None:
-    """From now on each request of that method takes `seconds`, if its path ends like this."""
+def delay(operator: Operator, kind: str, ending: str, seconds: float, *, answer_s: float = 0.0) -> None:
+    """From now on such a request takes `seconds`, and its answer `answer_s`."""
     request = operator.kube.request
 
     async def late(method: str, path: str, **more: Any) -> Any:
-        if method == kind and path.endswith(ending):
-            await asyncio.sleep(seconds)
-        return await request(method, path, **more)
+        if method != kind or not path.endswith(ending):
+            return await request(method, path, **more)
+        await asyncio.sleep(seconds)
+        answer = await request(method, path, **more)
+        await asyncio.sleep(answer_s)
+        return answer
 
     operator.kube.request = late  # type: ignore[method-assign]
 
@@ -57,18 +60,10 @@ def test_each_transition_has_its_event_though_answers_are_late(play: Play) -> No
     """The watch shows a status to a pass before its writer knows that it was written."""
 
     async def scenario(world: World) -> None:
-        request = world.operator.kube.request
-
-        async def answered_late(method: str, path: str, **more: Any) -> Any:
-            answer = await request(method, path, **more)
-            if method == "PATCH" and path.endswith("/status"):
-                await asyncio.sleep(3.0)
-            return answer
-
         def told() -> set[str]:
             return {event["reason"] for event in world.api.all("events")}
 
-        world.operator.kube.request = answered_late  # type: ignore[method-assign]
+        delay(world.operator, "PATCH", "/status", 0.0, answer_s=3.0)
         world.pods.behaviour.step_s = 8.0
         await world.apply()
         await until(lambda: "Started" in told(), 60.0, "the start is told")

@@ -70,8 +70,9 @@ class Assignments:
         An operator whose watch is late expects the earlier pod, because it has not seen that this one was made.
         """
         if which == (binding.trial.trial_id, binding.attempt):
-            pod = self._pods.cache.pod(self._pods.key, names.pod_name(self._pods.name, *which))
-            binding.return_to_own_pod(str(pod["metadata"].get("uid", "")) if pod is not None else "")
+            binding.return_to_own_pod()
+            if (pod := self._pods.own_pod(binding)) is not None:
+                binding.pod_uid = str(pod["metadata"].get("uid", ""))
 
     async def _hold(self, answer: Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
         waiting = asyncio.ensure_future(answer)

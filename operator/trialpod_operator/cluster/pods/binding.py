@@ -78,16 +78,12 @@ class PodBinding:
                 self.not_before = now + min(
                     RECREATE_DELAY_S * 2.0 ** min(self.recreated - 2, 10), MAX_RECREATE_DELAY_S
                 )
-        self.return_to_own_pod("")
+        self.return_to_own_pod()
 
-    def return_to_own_pod(self, uid: str) -> None:
-        """It begins in the pod that is made for it, and not in the earlier one that was expected.
-
-        Args:
-            uid: of that pod, "" while there is none.
-        """
+    def return_to_own_pod(self) -> None:
+        """It begins in the pod that is made for it, and not in the earlier one that was expected."""
         self.pod_trial, self.pod_attempt = "", self.attempt
-        self.pod_uid, self.created_at, self.expected_by, self.explained_by = uid, 0.0, 0.0, 0.0
+        self.pod_uid, self.created_at, self.expected_by, self.explained_by = "", 0.0, 0.0, 0.0
 
 
 def is_leaving(pod: Object, deleted: set[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trialpod_operator.api.reasons import Reason
@@ -40,6 +41,21 @@ COMMIT_TIMEOUT_S = 5.0
 """Maximum time that a status waits for what it says to be committed; then it is written later."""
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What a reconcile pass has found, for the status.
+
+    Attributes:
+        generation: of the object that it looked at.
+        problem: why the experiment does not continue.
+        refused: the problem is in the spec itself: it is not retried before that changes.
+    """
+
+    generation: int
+    problem: Problem | None = None
+    refused: bool = False
+
+
 class StatusWriter:
     """The one writer of an experiment's statuses. Owned by the event loop.
 
@@ -58,7 +74,6 @@ class StatusWriter:
         self._namespace, self._name = key.split("/")
         self._services = services
         self._status: dict[str, Any] = {}  # as the API server has it, for all that is known
-        self._generation = 0  # of the object that the status is written for
         self._written_at = 0.0
         self._trials = TrialStatusWriter(key, services)
         self.events = EventRecorder(key, services)
@@ -88,24 +103,16 @@ class StatusWriter:
         return seconds((item.get("status") or {}).get("completionTime"))
 
     async def write(
-        self,
-        durable: DurableExperiment | None,
-        bindings: PodBindings | None,
-        problem: Problem | None,
-        *,
-        generation: int,
-        refused: bool,
+        self, durable: DurableExperiment | None, bindings: PodBindings | None, finding: Finding
     ) -> float | None:
         """Write what has changed; return in how many seconds there will be more to write.
 
         Args:
             durable: the experiment while it is open.
             bindings: its attempts and their pods.
-            problem: why it does not continue.
-            generation: of the object that the problem was found for, or that there was none.
-            refused: the problem is in the spec itself: it is not retried before that changes.
+            finding: of the latest pass.
         """
-        now, self._generation = self._services.clock(), generation
+        now, problem = self._services.clock(), finding.problem
         if durable is None and problem is None:
             return None  # finished, and written down as such
         if durable is not None and bindings is not None:
@@ -122,7 +129,7 @@ class StatusWriter:
         left_s = self._written_at + interval_s(len(bindings.in_progress) if bindings is not None else 0) - now
         if left_s > 0 and problem is None:
             return left_s if all_written else 0.0
-        await self._write_experiment(durable, bindings, problem, now, refused=refused)
+        await self._write_experiment(durable, bindings, finding, now)
         await self.events.post(self._item)
         if not all_written:
             return 0.0
@@ -132,13 +139,13 @@ class StatusWriter:
             return None
         return self._trials.next_progress_s(len(bindings.in_progress))
 
-    async def write_final(self, durable: DurableExperiment, bindings: PodBindings, generation: int) -> bool:
+    async def write_final(self, durable: DurableExperiment, bindings: PodBindings, finding: Finding) -> bool:
         """Write everything now; return whether nothing is left to write."""
-        now, self._generation = self._services.clock(), generation
+        now = self._services.clock()
         await self._trials.write(durable, bindings, now)
         if bindings.changed:
             return False
-        await self._write_experiment(durable, bindings, None, now)
+        await self._write_experiment(durable, bindings, finding, now)
         await self.events.post(self._item)
         return True
 
@@ -146,11 +153,10 @@ class StatusWriter:
         self,
         durable: DurableExperiment | None,
         bindings: PodBindings | None,
-        problem: Problem | None,
+        finding: Finding,
         now: float,
-        *,
-        refused: bool = False,
     ) -> None:
+        problem = finding.problem
         waits = bindings.waits(now) if bindings is not None else []
         named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
         if problem is None and durable is not None and durable.storage_problem:
@@ -160,11 +166,12 @@ class StatusWriter:
         elif problem is None and bindings is not None and (why := bindings.rejections.why) is not None:
             problem = _refusal(why) if not _has_started(durable) else None
         engine = durable.engine if durable is not None else None
+        unresumed = self._unresumed_generation(finding.generation)
         remote = durable.plan.remote if durable is not None else None
         status = experiment_status(
             engine,
             name=self._name,
-            generation=self._generation if durable is not None or refused else self._unresumed_generation,
+            generation=finding.generation if durable is not None or finding.refused else unresumed,
             now=now,
             previous=self._status,
             waiting=summarize(named, now, self._status.get("waiting")),
@@ -181,7 +188,7 @@ class StatusWriter:
             status = experiment_status(
                 None,
                 name=self._name,
-                generation=self._unresumed_generation,
+                generation=unresumed,
                 now=now,
                 previous=self._status,
                 problem=problem,
@@ -206,16 +213,15 @@ class StatusWriter:
         if patched is None:
             self._services.enqueue(self._key)
 
-    @property
-    def _unresumed_generation(self) -> int:
+    def _unresumed_generation(self, generation: int) -> int:
         """The observed generation of an experiment that is to continue and cannot now.
 
         One that was over before its spec changed would be over for the new spec, too, if that were reported as
         observed.
         """
         if self._status.get("completionTime"):
-            return int(self._status.get("observedGeneration") or self._generation)
-        return self._generation
+            return int(self._status.get("observedGeneration") or generation)
+        return generation
 
 
 def interval_s(attempts: int) -> float:
