@@ -49,7 +49,9 @@ class PodCreation:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        self._begin(now, look)
+        self._pods.work.notice_room()
+        if now >= self._pods.work.rejections.until:
+            self._begin_round(*self._find_missing(now, look))
         for binding in look.bindings:
             if self._needs_pod(binding):
                 self._pods.attention.add(binding.trial.trial_id)
@@ -64,10 +66,8 @@ class PodCreation:
             if late:
                 await asyncio.wait(late)
 
-    def _begin(self, now: float, look: Look) -> None:
-        self._pods.work.notice_room()
-        if now < self._pods.work.rejections.until:
-            return
+    def _find_missing(self, now: float, look: Look) -> tuple[list[PodBinding], list[Trial]]:
+        """Return the attempts without pods, and the other trials without TuneTrials, that no round is about."""
         missing = [binding for binding in look.bindings if self._needs_pod(binding) and now >= binding.not_before]
         first = self._pods.groups.first_in_line(look.bindings)
         if first is None:
@@ -82,6 +82,9 @@ class PodCreation:
         late |= self._making
         missing = [binding for binding in missing if binding.trial.trial_id not in late]
         trials = [trial for trial in trials if trial.trial_id not in self._making]
+        return missing, trials
+
+    def _begin_round(self, missing: list[PodBinding], trials: list[Trial]) -> None:
         room = MOST_CREATED - len(self._making)
         if self._making and (self._pods.work.rejections.why is not None or any(each.group for each in missing)):
             room = 0
