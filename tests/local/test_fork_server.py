@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -38,7 +39,14 @@ class Server:
         self.control.settimeout(30)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trialpod.runner.fork_server.server", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "trialpod.runner.fork_server.server",
+                    str(theirs.fileno()),
+                    *("--parent", str(os.getpid())),
+                ],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": str(HERE)},
             )
@@ -178,3 +186,68 @@ def test_trials_do_not_outlive_it(server: Server, how: str) -> None:
         assert exited.status == -signal.SIGKILL
     assert server.next() is None
     server.process.wait(20)
+
+
+PARENT = """
+import os, subprocess, sys
+control, code = sys.argv[1:]
+command = [sys.executable, "-c", code, control, "--parent", str(os.getpid())]
+server = subprocess.Popen(command, pass_fds=[int(control)])
+print(server.pid, flush=True)
+server.wait()
+"""
+
+PARENT_ENDS = """
+import os, select, signal
+from trialpod.runner.fork_server import server, system
+
+def end_parent():
+    parent = os.getppid()
+    ended = select.poll()
+    ended.register(os.pidfd_open(parent), select.POLLIN)
+    os.kill(parent, signal.SIGKILL)
+    ended.poll()
+"""
+
+BEFORE_THE_SERVER_LOOKS = """
+end_parent()
+server.main()
+"""
+
+BEFORE_THE_KERNEL_IS_ASKED = """
+ask = system.die_with_parent
+
+def late(parent):
+    end_parent()
+    return ask(parent)
+
+system.die_with_parent = late
+server.main()
+"""
+
+
+@pytest.mark.parametrize("when", [BEFORE_THE_SERVER_LOOKS, BEFORE_THE_KERNEL_IS_ASKED], ids=["start", "import"])
+def test_it_ends_also_when_its_parent_ended_just_before(when: str) -> None:
+    control, theirs = socket.socketpair()
+    control.settimeout(30)
+    control.sendall(frame(preload("forever")))
+    with control, theirs:
+        parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(theirs.fileno()), PARENT_ENDS + when],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": str(HERE)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        theirs.close()
+        with parent:
+            assert parent.stdout is not None
+            server = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            ended = select.poll()
+            ended.register(server, select.POLLIN)
+            assert ended.poll(30_000), "the fork server is still alive"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(server, signal.SIGKILL)
+            os.close(server)

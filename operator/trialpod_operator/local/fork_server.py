@@ -34,6 +34,7 @@ class ForkServer:
         self.control, theirs = socket.socketpair()
         keep = [] if keep_fd is None else [keep_fd]
         command = [sys.executable, "-P", "-m", "trialpod.runner.fork_server.server", str(theirs.fileno())]
+        command += ["--parent", str(os.getpid())]
         for descriptor in keep:
             command += ["--keep-fd", str(descriptor)]
         with theirs:

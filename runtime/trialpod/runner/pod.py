@@ -179,8 +179,7 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, 
         if init != 1:
             from trialpod.runner.fork_server.system import die_with_parent
 
-            die_with_parent()
-            if os.getppid() != init:
+            if not die_with_parent(init):
                 raise SystemExit(status)
         # SIGTERM keeps its default until the runner takes over: before that there is nothing to be saved.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

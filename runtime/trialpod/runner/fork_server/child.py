@@ -42,8 +42,7 @@ def live(command: Spawn, *, server: int, close: Iterable[int], signals: Iterable
     status = 1
     try:
         os.setsid()
-        system.die_with_parent()
-        if os.getppid() != server:
+        if not system.die_with_parent(server):
             return
         system.adopt_orphans()
         signal.set_wakeup_fd(-1)

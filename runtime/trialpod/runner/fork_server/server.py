@@ -1,4 +1,4 @@
-"""The fork server: ``python -m trialpod.runner.fork_server.server FD [--keep-fd N]``.
+"""The fork server: ``python -m trialpod.runner.fork_server.server FD --parent PID [--keep-fd N]``.
 
 It imports the runtime and the user's code once and forks a process for each trial, which so starts in milliseconds.
 
@@ -66,11 +66,13 @@ class ForkServer:
 
     Args:
         control: the socket to the parent.
+        parent: the parent's pid.
         keep_fds: descriptors to leave open in trials.
     """
 
-    def __init__(self, control: socket.socket, keep_fds: list[int]) -> None:
+    def __init__(self, control: socket.socket, parent: int, keep_fds: list[int]) -> None:
         self._control = control
+        self._parent = parent
         self._keep_fds = keep_fds
         self._environ = dict(os.environ)
         self._trials: dict[int, str] = {}  # pid -> key
@@ -84,11 +86,11 @@ class ForkServer:
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._poll.register(self._wake_read, select.POLLIN)
-        self._parent = -1
+        self._parent_fd = -1
         # A process forked by the parent may hold the other end of the socket open; the parent's own death counts.
         with contextlib.suppress(OSError):
-            self._parent = os.pidfd_open(os.getppid())
-            self._poll.register(self._parent, select.POLLIN)
+            self._parent_fd = os.pidfd_open(parent)
+            self._poll.register(self._parent_fd, select.POLLIN)
         system.adopt_orphans()
         self._handle_signals()
 
@@ -97,6 +99,8 @@ class ForkServer:
         gc.collect()
         gc.freeze()
         try:
+            if os.getppid() != self._parent:
+                raise _ParentGoneError
             while True:
                 self._step()
         except (_ParentGoneError, ConnectionError):
@@ -115,7 +119,7 @@ class ForkServer:
         if self._withheld:
             timeout_ms = max(0, int(1000 * (self._withheld_until - time.monotonic())) + 1)
         ready = {descriptor for descriptor, _ in self._poll.poll(timeout_ms)}
-        if self._parent in ready:
+        if self._parent_fd in ready:
             raise _ParentGoneError
         if self._wake_read in ready:
             received = os.read(self._wake_read, 4096)
@@ -156,7 +160,8 @@ class ForkServer:
             return
         module = command.function.partition(":")[0]
         # The user's import may take long, and this process cannot listen meanwhile.
-        system.die_with_parent()
+        if not system.die_with_parent(self._parent):
+            raise _ParentGoneError
         try:
             importlib.import_module(module)
             if command.storage_uri:
@@ -200,7 +205,7 @@ class ForkServer:
             return
         if pid == 0:
             close = [self._control.detach(), self._wake_read, self._wake_write]
-            close += [self._parent] if self._parent >= 0 else []
+            close += [self._parent_fd] if self._parent_fd >= 0 else []
             child.live(command, server=server, close=close, signals=_HANDLED)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._trials[pid] = command.key
@@ -282,6 +287,7 @@ def main() -> None:
     """Run the fork server on the command line's arguments."""
     parser = argparse.ArgumentParser(prog="python -m trialpod.runner.fork_server.server", description=__doc__)
     parser.add_argument("control", type=int, metavar="FD", help="the socket to the parent")
+    parser.add_argument("--parent", type=int, required=True, metavar="PID", help="the process that starts this one")
     parser.add_argument("--keep-fd", type=int, action="append", default=[], metavar="N")
     parser.add_argument("--again", default="", metavar="MODULE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -290,7 +296,7 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    server = ForkServer(socket.socket(fileno=arguments.control), arguments.keep_fd)
+    server = ForkServer(socket.socket(fileno=arguments.control), arguments.parent, arguments.keep_fd)
     if arguments.again:
         # When it cannot be imported, each trial says so.
         with contextlib.suppress(ImportError):

@@ -25,9 +25,13 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to SIGKILL this process when the thread that forked it ends (prctl(2), PR_SET_PDEATHSIG)."""
+def die_with_parent(parent: int) -> bool:
+    """Ask the kernel to SIGKILL this process when the thread that forked it ends (prctl(2), PR_SET_PDEATHSIG).
+
+    Returns False when the parent, given by its pid, has ended already: then no signal comes.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
 
 
 def outlive_parent() -> None:
