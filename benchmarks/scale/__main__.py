@@ -241,6 +241,7 @@ class Bench:
         """Apply the small experiments, one after the other, while the large one continues."""
         applied: dict[str, float] = {}
         start, large = sample(self.pids), self.large
+        began, processors = time.monotonic(), plane.processor_times()
         decisions = len(large.decisions)
         for number in range(self.arguments.small):
             name = f"{SMALL}-{self.applied:02d}"
@@ -254,7 +255,7 @@ class Bench:
         await self.until(
             lambda: all(found[name].finished >= SMALL_TRIALS for name in applied), "the small ones have finished"
         )
-        after = sample(self.pids)
+        after, processors_after, seconds = sample(self.pids), plane.processor_times(), time.monotonic() - began
         first = [found[name].first_pod - at_ for name, at_ in applied.items()]
         answers = [each for name in applied for each in found[name].decisions]
         to_next = [each for name in applied for each in found[name].to_next_pod]
@@ -270,6 +271,10 @@ class Bench:
             reconcile_p99_s=quantile(start.metrics, after.metrics, "trialpod_reconcile_seconds", 0.99),
             running=self.attempts.playing,
             files=after.files,
+            cpu_cores_of={
+                name: round((spent - processors.get(name, 0.0)) / seconds, 3)
+                for name, spent in processors_after.items()
+            },
         )
 
     async def restart(self) -> None:
