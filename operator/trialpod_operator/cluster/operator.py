@@ -21,6 +21,7 @@ import gc
 import itertools
 import json
 import logging
+import resource
 import signal
 import sys
 import time
@@ -44,7 +45,7 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.shards.membership import Membership
 from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.reports.probes import Page, ProbeServer
-from trialpod_operator.reports.server import ReportServer
+from trialpod_operator.reports.server import CONNECTIONS, Limits, ReportServer
 from trialpod_operator.reports.service import ReportService
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ async def run_operator(options: OperatorOptions) -> int:
     """Run until SIGTERM, or until another operator has the Lease of one that is alone; return the exit status."""
     share_arenas()
     kube = await Kube.connect()
-    process = OperatorProcess(kube, options)
+    process = OperatorProcess(kube, options, allow_connections())
     freeze_modules()
     try:
         return await process.run()
@@ -77,9 +78,10 @@ class OperatorProcess:
     Args:
         kube: the API server.
         options: the operator's settings.
+        connections: how many the report service takes.
     """
 
-    def __init__(self, kube: Kube, options: OperatorOptions) -> None:
+    def __init__(self, kube: Kube, options: OperatorOptions, connections: int = CONNECTIONS) -> None:
         self._kube = kube
         self._options = options
         short = options.service.removesuffix(".cluster.local")
@@ -107,7 +109,9 @@ class OperatorProcess:
 
         service = ReportService(self._controller, REPORT_SECONDS.observe)
         keys = TokenKeys(kube.token_keys, self._controller.cache.pod_by_uid)
-        self._server = ReportServer(Gate(service, TokenReviewer(review, keys.pod_of)))
+        self._server = ReportServer(
+            Gate(service, TokenReviewer(review, keys.pod_of)), Limits(connections=connections)
+        )
         # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
         probes = {"/healthz": self.liveness, "/readyz": self.readiness}
         self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self.metrics)})
@@ -280,6 +284,8 @@ class OperatorProcess:
             unserved=self._membership.unserved(),
             queue_depth=self._controller.queue.depth,
             open_count=self._controller.open_count,
+            connections=self._server.connections,
+            refused=self._server.refused,
             accounts=self._controller.accounts(),
         )
 
@@ -405,6 +411,22 @@ def freeze_modules() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+OTHER_DESCRIPTORS = 1024
+"""Of the process, for all that is no connection of an attempt."""
+
+
+def allow_connections() -> int:
+    """Let this process have as many descriptors as it may; return how many connections it then takes.
+
+    A container often starts with 1,024, and may have more.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return min(CONNECTIONS, max(most - OTHER_DESCRIPTORS, most // 2))
 
 
 ARENAS = 2

@@ -57,6 +57,10 @@ class Peer:
 Handler = Callable[[str, bytes, Peer], Answer | Awaitable[Answer]]
 
 
+CONNECTIONS = 16_384
+"""How many clients are connected at most; each running attempt is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one client may take. Times are in seconds, sizes in bytes."""
@@ -64,7 +68,7 @@ class Limits:
     body_bytes: int = 4 * MAX_RESULT_BYTES
     head_bytes: int = 16 * 1024
     headers: int = 64
-    connections: int = 4096
+    connections: int = CONNECTIONS
     connections_per_address: int = 1024  # many pods may share a node's address; Unix sockets are not counted
     held_bytes: int = 256 * 1024 * 1024  # of requests that have not been served yet, of all clients together
     handshake_s: float = 10.0  # for TLS

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections import Counter
@@ -23,18 +24,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.reports.connection import Answer, Connection, Handler, Limits, Peer, error
+from trialpod_operator.reports.connection import CONNECTIONS, Answer, Connection, Handler, Limits, Peer, error
 from trialpod_operator.reports.tls import Handshake, small_buffers
 
 if TYPE_CHECKING:
     import ssl as ssl_module
 
-__all__ = ["Answer", "Handler", "Limits", "Peer", "ReportServer", "error"]
+logger = logging.getLogger(__name__)
+
+__all__ = ["CONNECTIONS", "Answer", "Handler", "Limits", "Peer", "ReportServer", "error"]
 
 _MAX_UNIX_PATH = 107
 
 BACKLOG = 4096
 """Clients that wait to be accepted; the kernel may allow fewer (`net.core.somaxconn`)."""
+
+REFUSED_EVERY_S = 60.0
+"""Refused clients come back every few seconds: the log has one line for all of such a time."""
 
 
 class ReportServer:
@@ -50,6 +56,8 @@ class ReportServer:
         self.handler = handler
         self.limits = limits or Limits()
         self.closing = False
+        self.refused = 0
+        """How many connections were refused, because there were too many."""
         self.held_bytes = 0
         """Bytes of requests that have not been served yet, of all clients together."""
         self._servers: list[asyncio.Server] = []
@@ -58,6 +66,7 @@ class ReportServer:
         self._addresses: Counter[str] = Counter()
         self._tls: ssl_module.SSLContext | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
+        self._refusal_told_at = float("-inf")
         self._sweeper: asyncio.TimerHandle | None = None
         self._unix_paths: list[tuple[str, int]] = []
 
@@ -114,6 +123,11 @@ class ReportServer:
                     listener.listen(BACKLOG)
         address, bound = server.sockets[0].getsockname()[:2]
         return address, bound
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections) + len(self._handshakes)
 
     async def accept(self) -> None:
         """Accept the clients that wait, and all that come from now on."""
@@ -179,9 +193,20 @@ class ReportServer:
     def _count(self, address: str) -> bool:
         limits = self.limits
         self._addresses[address] += 1
-        total = len(self._connections) + len(self._handshakes)
         crowded = address != "unix" and self._addresses[address] > limits.connections_per_address
-        return total <= limits.connections and not crowded and not self.closing
+        if self.connections <= limits.connections and not crowded:
+            return not self.closing
+        self.refused += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._refusal_told_at >= REFUSED_EVERY_S:
+            self._refusal_told_at = now
+            which = f"{address} has {limits.connections_per_address}" if crowded else f"{limits.connections} are open"
+            logger.warning(
+                "refused a connection: %s, which is the limit; clients try again (%d refused until now)",
+                which,
+                self.refused,
+            )
+        return False
 
     def _uncount(self, address: str) -> None:
         self._addresses[address] -= 1

@@ -212,6 +212,7 @@ def test_alerts_fire_for_what_they_are_made_for_and_not_before(tmp_path: Path) -
         f"trialpod_queue_depth{{{ours}}}": "3x30 60x90",
         f"trialpod_storage_errors_total{{{ours}}}": "0x30 0+2x90",
         f"trialpod_reconcile_errors_total{{{ours}}}": "0x30 0+2x90",
+        f"trialpod_connections_refused_total{{{ours}}}": "0x30 0+2x90",
         f'trialpod_result_durable_seconds_bucket{{{ours}, le="5.0"}}': "0+10x30 310x90",
         f'trialpod_result_durable_seconds_bucket{{{ours}, le="30.0"}}': "0+10x120",
         f'trialpod_result_durable_seconds_bucket{{{ours}, le="+Inf"}}': "0+10x120",

@@ -1,8 +1,9 @@
-"""The memory of the operator's process: what it imports, and what goes back to the system."""
+"""What the operator's process takes of its machine: memory, imports, descriptors."""
 
 from __future__ import annotations
 
 import platform
+import resource
 import subprocess
 import sys
 
@@ -42,3 +43,17 @@ def test_api_client_can_be_imported_after_the_operator() -> None:
     script = "import trialpod_operator.cluster.operator, kubernetes.client; print(kubernetes.client.V1Pod.__name__)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "V1Pod"
+
+
+@pytest.mark.parametrize(("most", "connections"), [(20_000, 16_384), (4096, 3072), (1024, 512)])
+def test_descriptors_of_the_process_bound_its_connections(most: int, connections: int) -> None:
+    script = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, {most}))
+from trialpod_operator.cluster.operator import allow_connections
+print(allow_connections(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < most:
+        pytest.skip(f"this machine allows fewer than {most} descriptors")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(connections), str(most), str(most)]

@@ -493,6 +493,27 @@ def test_one_address_gets_so_many_connections_only() -> None:
     asyncio.run(main())
 
 
+def test_connections_beyond_the_limit_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server = ReportServer(echo, Limits(connections=2))
+        host, port = await server.start_tcp("127.0.0.1", 0)
+        clients = [Client(*await asyncio.open_connection(host, port)) for _ in range(4)]
+        for client in clients[2:]:
+            assert (await client.refusal())[0] == 503
+        for client in clients[:2]:
+            client.post(b"x")
+            assert (await client.answer())[0] == 200
+        assert server.refused == 2
+        for client in clients:
+            client.writer.close()
+        await server.close()
+
+    asyncio.run(main())
+    assert [record.message for record in caplog.records] == [
+        "refused a connection: 2 are open, which is the limit; clients try again (1 refused until now)"
+    ]
+
+
 WORKING = b"HTTP/1.1 102 Processing\r\n\r\n"
 
 

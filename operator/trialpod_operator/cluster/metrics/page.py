@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client import Metric, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trialpod_operator.api.reasons import Reason
@@ -71,6 +71,8 @@ def page(
     active: bool,
     queue_depth: int,
     open_count: int,
+    connections: int,
+    refused: int,
     shards: Mapping[int, int] | None = None,
     unserved: Mapping[int, float] | None = None,
     accounts: Iterable[Account] = (),
@@ -82,6 +84,8 @@ def page(
         active: this operator has its Lease.
         queue_depth: experiments that wait for a reconcile pass.
         open_count: experiments in memory.
+        connections: of attempts and others to the report service.
+        refused: how many connections were refused, because there were too many.
         shards: how many experiments are open in each shard that this operator serves.
         unserved: the shards that no operator serves, each with the seconds since when.
         accounts: of them, and of those that have just finished.
@@ -91,6 +95,10 @@ def page(
         *_shard_families(shards or {}, unserved or {}),
         GaugeMetricFamily("trialpod_queue_depth", "Experiments that wait for a reconcile pass.", queue_depth),
         GaugeMetricFamily("trialpod_open_experiments", "Experiments whose engine is in memory.", open_count),
+        GaugeMetricFamily("trialpod_connections", "Connections to the report service.", connections),
+        CounterMetricFamily(
+            "trialpod_connections_refused", "Connections to the report service beyond its limits.", refused
+        ),
         *_experiment_families(experiments),
         *account_families(accounts),
     ]

@@ -77,7 +77,7 @@ def experiments() -> dict[str, dict[str, Any]]:
 
 
 def page(found: dict[str, dict[str, Any]] | None = None) -> str:
-    return metrics_page(found or {}, active=True, queue_depth=4, open_count=2)
+    return metrics_page(found or {}, active=True, queue_depth=4, open_count=2, connections=7, refused=3)
 
 
 def test_a_scrape_over_http_is_what_prometheus_can_read() -> None:
@@ -98,6 +98,8 @@ def test_a_scrape_over_http_is_what_prometheus_can_read() -> None:
     found = families(body.decode())
     assert values(found["trialpod_active"]) == {(): 1}
     assert values(found["trialpod_queue_depth"]) == {(): 4}
+    assert values(found["trialpod_connections"]) == {(): 7}
+    assert values(found["trialpod_connections_refused"]) == {(): 3}
     assert values(found["process_resident_memory_bytes"])[()] > 10_000_000
     assert found["trialpod_results"].type == "counter"
 
@@ -148,7 +150,7 @@ def test_trials_of_unfinished_experiments_count_by_state() -> None:
 def test_a_label_may_hold_anything() -> None:
     queue = 'a "queue"\\, {x="y"}\n1'
     account = Account(key="team/ü", queue=queue, decided={("cpu", "useful"): 2.5})
-    text = metrics_page({}, active=False, queue_depth=0, open_count=0, accounts=[account])
+    text = metrics_page({}, active=False, queue_depth=0, open_count=0, connections=0, refused=0, accounts=[account])
     (sample,) = families(text)["trialpod_resource_seconds"].samples
     assert (sample.labels["experiment"], sample.labels["queue"], sample.value) == ("ü", queue, 2.5)
 
