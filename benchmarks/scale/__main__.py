@@ -498,7 +498,9 @@ def main() -> None:
             if arguments.json:
                 arguments.json.write_text(json.dumps(document))
             print(json.dumps(bench.figures))
-            print(f"\n{goals.machine()}\n{goals.table(bench.figures, goals.newest(arguments.scale))}")
+            print(
+                f"\n{goals.machine()}\n{goals.table(bench.figures, goals.newest(arguments.scale, arguments.running))}"
+            )
             if arguments.store:
                 print(f"kept as {goals.store(bench.figures, vars(arguments))}")
         errors = plane.operator_errors()

@@ -90,10 +90,17 @@ def _judged(number: float | None, goal: Goal) -> str:
     return f"{_shown(number, goal.unit)} {'ok' if number <= goal.goal else '**missed**'}"
 
 
-def newest(scale: float, folder: Path = STORED) -> dict[str, Any] | None:
-    """Return the last run that was stored, of this scale if there is one."""
+def newest(scale: float, running: int | None = None, folder: Path = STORED) -> dict[str, Any] | None:
+    """Return the last run that was stored, of this scale and so many running trials if there is one."""
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    runs.sort(key=lambda run: (run["scale"] == scale, run["date"]))
+    wanted = str(running)
+    runs.sort(
+        key=lambda run: (
+            run["scale"] == scale,
+            str(run.get("arguments", {}).get("running")) == wanted,
+            run["date"],
+        )
+    )
     return runs[-1] if runs else None
 
 

@@ -40,7 +40,7 @@ def test_every_goal_is_a_figure_that_the_bench_prints(goals: ModuleType) -> None
 
 
 def test_last_run_of_the_same_scale_is_compared(goals: ModuleType, tmp_path: Path) -> None:
-    assert goals.newest(1.0, tmp_path) is None
+    assert goals.newest(1.0, folder=tmp_path) is None
     file = goals.store({"at the end": {"rss_mb": 1.0}}, {"scale": 0.1, "seconds": 8}, tmp_path)
     stored = json.loads(file.read_text())
     assert stored["machine"]["cores"] >= 1
@@ -48,6 +48,15 @@ def test_last_run_of_the_same_scale_is_compared(goals: ModuleType, tmp_path: Pat
     assert stored["arguments"]["seconds"] == "8"
     for scale, date in ((1.0, "2020"), (0.1, "2021")):
         (tmp_path / f"{date}.json").write_text(json.dumps({"scale": scale, "date": date, "figures": {}}))
-    assert goals.newest(1.0, tmp_path)["date"] == "2020"
-    assert goals.newest(0.1, tmp_path)["figures"] == {"at the end": {"rss_mb": 1.0}}
-    assert goals.newest(0.5, tmp_path)["date"] == stored["date"]
+    assert goals.newest(1.0, folder=tmp_path)["date"] == "2020"
+    assert goals.newest(0.1, folder=tmp_path)["figures"] == {"at the end": {"rss_mb": 1.0}}
+    assert goals.newest(0.5, folder=tmp_path)["date"] == stored["date"]
+
+
+def test_a_run_is_compared_with_one_of_as_many_running_trials(goals: ModuleType, tmp_path: Path) -> None:
+    for date, running in (("2020", None), ("2021", 5000), ("2022", None), ("2023", 5000)):
+        run = {"scale": 1.0, "date": date, "figures": {}, "arguments": {"running": running}}
+        (tmp_path / f"{date}.json").write_text(json.dumps(run))
+    assert goals.newest(1.0, folder=tmp_path)["date"] == "2022"
+    assert goals.newest(1.0, 5000, tmp_path)["date"] == "2023"
+    assert goals.newest(1.0, 10, tmp_path)["date"] == "2023"

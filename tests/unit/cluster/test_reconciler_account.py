@@ -19,7 +19,13 @@ GPU = "nvidia.com/gpu"
 def scrape(world: World) -> dict[str, Any]:
     controller = world.operator.controller
     text = page(
-        controller.cache.experiments, active=True, queue_depth=0, open_count=0, accounts=controller.accounts()
+        controller.cache.experiments,
+        active=True,
+        queue_depth=0,
+        open_count=0,
+        connections=0,
+        refused=0,
+        accounts=controller.accounts(),
     )
     return {family.name: family for family in text_string_to_metric_families(text)}
 
