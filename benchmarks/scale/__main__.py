@@ -200,10 +200,7 @@ class Bench:
             trials_per_s=number / seconds,
             cpu_cores=(after.cpu_s - before.cpu_s) / seconds,
             cpu_ms_per_trial=1000 * (after.cpu_s - before.cpu_s) / max(1, number),
-            cpu_ms_per_trial_of={
-                name: round(1000 * (spent - processors.get(name, 0.0)) / max(1, number), 1)
-                for name, spent in processors_after.items()
-            },
+            cpu_ms_per_trial_of=increase(processors, processors_after, 1000 / max(1, number), 1),
             rss_mb=after.rss / 1e6,
             rss_kb_per_trial=(after.rss - before.rss) / 1e3 / max(1, number),
             files=after.files,
@@ -271,10 +268,7 @@ class Bench:
             reconcile_p99_s=quantile(start.metrics, after.metrics, "trialpod_reconcile_seconds", 0.99),
             running=self.attempts.playing,
             files=after.files,
-            cpu_cores_of={
-                name: round((spent - processors.get(name, 0.0)) / seconds, 3)
-                for name, spent in processors_after.items()
-            },
+            cpu_cores_of=increase(processors, processors_after, 1 / seconds, 3),
         )
 
     async def restart(self) -> None:
@@ -466,6 +460,11 @@ def at(values: list[float], q: float) -> float:
     if len(values) < 2:
         return values[0] if values else float("nan")
     return statistics.quantiles(values, n=1000, method="inclusive")[min(998, round(q * 1000) - 1)]
+
+
+def increase(before: dict[str, float], after: dict[str, float], unit: float, digits: int) -> dict[str, float]:
+    """Return what each program has taken between two looks at `processor_times`, in that unit."""
+    return {name: round((spent - before.get(name, 0.0)) * unit, digits) for name, spent in after.items()}
 
 
 def main() -> None:
