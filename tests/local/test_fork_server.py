@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from test_processes import assert_ends
 
 from trialpod.protocol.messages import TrainableRef
 from trialpod.runner.fork_server.protocol import (
@@ -229,7 +229,6 @@ server.main()
 @pytest.mark.parametrize("when", [BEFORE_THE_SERVER_LOOKS, BEFORE_THE_KERNEL_IS_ASKED], ids=["start", "import"])
 def test_it_ends_also_when_its_parent_ended_just_before(when: str) -> None:
     control, theirs = socket.socketpair()
-    control.settimeout(30)
     control.sendall(frame(preload("forever")))
     with control, theirs:
         parent = subprocess.Popen(
@@ -242,12 +241,9 @@ def test_it_ends_also_when_its_parent_ended_just_before(when: str) -> None:
         theirs.close()
         with parent:
             assert parent.stdout is not None
-            server = os.pidfd_open(int(parent.stdout.readline()))
+            server = int(parent.stdout.readline())
         try:
-            ended = select.poll()
-            ended.register(server, select.POLLIN)
-            assert ended.poll(30_000), "the fork server is still alive"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(server, signal.SIGKILL)
-            os.close(server)
+            assert_ends(server)
+        except AssertionError:
+            os.kill(server, signal.SIGKILL)
+            raise
