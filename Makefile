@@ -87,7 +87,7 @@ test-debian: ## The unit and contract tests with the Python of a Debian suite: D
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test what needs PyTorch: search algorithms, examples (5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py tests/local/test_command_examples.py
 
-test-ui: $(UI_VENV)/$(STAMP) ## Test the page in a browser; needs a chromium (apt-get install chromium)
+test-ui: $(UI_VENV)/$(COMPILED) ## Test the page in a browser; needs a chromium (apt-get install chromium)
 	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui tests/ui
 
 test-gpu: $(if $(GPU_PYTHON),,$(SEARCH_VENV)/$(STAMP)) ## Test trials on a real GPU (GPU_PYTHON=python3: with the PyTorch of that one)

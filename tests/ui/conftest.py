@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from grown_folder import Grown
-from opened_tab import FOREIGN_NAME, Opened
+from opened_tab import FOREIGN_NAME, Opened, new_context
 from synthetic_server import Invented, Server
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -54,7 +54,7 @@ def large() -> Iterator[Server]:
 @pytest.fixture
 def context(browser: Any, grown: Grown, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A browser's window with a session; parametrize `tab` indirectly with more options of it."""
-    context = browser.new_context(**({"viewport": {"width": 1440, "height": 900}} | getattr(request, "param", {})))
+    context = new_context(browser, **({"viewport": {"width": 1440, "height": 900}} | getattr(request, "param", {})))
     context.add_cookies([grown.cookie])
     yield context
     context.close()

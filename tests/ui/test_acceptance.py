@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from grown_folder import Grown
-from opened_tab import FOREIGN_NAME, Opened
+from opened_tab import FOREIGN_NAME, Opened, new_context
 from real_experiments import GrownExperiment
 from served_page import TRIALPOD, ServedPage
 
@@ -23,7 +23,7 @@ from trialpod_operator.experiment.fsck.examine import examine
 from trialpod_operator.experiment.stored import write_stored
 from trialpod_operator.ui.app import ACTIONS
 
-pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 240
@@ -107,7 +107,7 @@ class TestActions:
         (tmp_path / "results").mkdir()
         run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
         server = ServedPage(tmp_path / "results", "--actions")
-        context = browser.new_context()
+        context = new_context(browser)
         try:
             page = context.new_page()
             page.goto(server.take_link())
@@ -116,7 +116,6 @@ class TestActions:
                   const answer = await fetch("/api/experiments").then((response) => response.json());
                   return answer.experiments.some((each) => each.best);
                 }""",
-                timeout=60_000,
             )
             page.goto(f"{server.url}#/e/endless/trials")
             page.get_by_role("button", name="Suspend").click()
@@ -175,7 +174,7 @@ class TestStrangers:
             other.stop()
 
     def test_a_name_that_resolves_to_here_is_refused(self, browser: Any, grown: Grown) -> None:
-        context = browser.new_context()
+        context = new_context(browser)
         address = f"http://{FOREIGN_NAME}:{grown.page.port}/"
         context.add_cookies([grown.cookie | {"url": address}])
         page = context.new_page()
@@ -249,7 +248,7 @@ class TestDamage:
     @staticmethod
     def shown(browser: Any, server: ServedPage, selector: str) -> str:
         """Return what the page says in a place, and stop its server."""
-        context = browser.new_context()
+        context = new_context(browser)
         opened = Opened(context.new_page(), server.url)
         try:
             opened.page.goto(server.take_link())
@@ -269,7 +268,7 @@ class TestDemo:
         folder = Path(os.fsdecode(demo.args[demo.args.index("--storage") + 1])) / "digits"  # type: ignore[index,union-attr]
         best = subprocess.run([*TRIALPOD, "best", str(folder)], capture_output=True, text=True, check=True).stdout
         page_server = ServedPage(folder)
-        context = browser.new_context()
+        context = new_context(browser)
         try:
             page = context.new_page()
             page.goto(page_server.take_link())

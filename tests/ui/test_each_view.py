@@ -13,7 +13,7 @@ from sample_experiment import SampleExperiment
 
 from trialpod_operator.engine.trial import Trial
 
-pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(600)]
 
 LINK_ONLY = {"viewport": {"width": 1440, "height": 900}, "permissions": ["clipboard-read", "clipboard-write"]}
 

@@ -13,7 +13,7 @@ from grown_folder import Grown
 from opened_tab import Opened
 from synthetic_server import Invented, Json, Server
 
-pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(600)]
 
 
 class Loading(Invented):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from grown_folder import Grown
-from opened_tab import Opened
+from opened_tab import Opened, new_context
 from real_experiments import MARKUP
 from served_page import ServedPage
 from synthetic_server import Server
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.ui,
     pytest.mark.slow,
     pytest.mark.once,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 MAX_FIRST_PAINT_MS = 2000
@@ -185,7 +185,7 @@ class TestLive:
     def test_restart_shows_a_banner_and_recovers(self, browser: Any, grown: Grown) -> None:
         port = free_port()
         first = ServedPage(grown.folder / "digits", port=port)
-        context = browser.new_context()
+        context = new_context(browser)
         page = context.new_page()
         page.goto(first.take_link())
         page.goto(f"{first.url}#/e/digits/trials")
@@ -199,7 +199,7 @@ class TestLive:
         try:
             page.wait_for_function("() => /open the link/.test(document.querySelector('.stale').textContent)")
             context.new_page().goto(again.take_link())  # the command printed another one
-            page.wait_for_selector(".stale", state="detached", timeout=60_000)
+            page.wait_for_selector(".stale", state="detached")
             assert page.locator(".grid-row.selected").get_attribute("data-id") == trial
         finally:
             context.close()

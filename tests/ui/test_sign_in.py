@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 from grown_folder import Grown
-from opened_tab import Opened
+from opened_tab import Opened, new_context
 
 from trialpod_operator.cluster_ui.reviews import Reviews
 from trialpod_operator.cluster_ui.sign_in import SignIn
@@ -19,7 +19,7 @@ from trialpod_operator.ui.app import Server
 from trialpod_operator.ui.local_experiments import LocalExperiments
 from trialpod_operator.ui.serve import PageServer
 
-pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(600)]
 
 TOKEN = "token-of-ann"
 REFUSED = "the server responded with a status of 401"
@@ -49,7 +49,7 @@ def address(grown: Grown) -> Iterator[str]:
 
 @pytest.fixture
 def tab(browser: Any, address: str) -> Iterator[Opened]:
-    context = browser.new_context()
+    context = new_context(browser)
     yield Opened(context.new_page(), address)
     context.close()
 
