@@ -15,6 +15,8 @@ Invariants:
   process, never waits behind a long queue.
 * After `superseded`, or a refusal, every further call raises; nothing more is sent. An answer that this process is
   not the trial's (403) is `superseded`.
+* The end is the last that is sent: what is published or announced after `finish` has begun is dropped. The server
+  receives nothing after an end, and a caller that waited for it would wait forever.
 """
 
 from __future__ import annotations
@@ -140,6 +142,11 @@ class AttemptLink:
         """Whether another attempt has taken over."""
         return isinstance(self._broken, Superseded)
 
+    @property
+    def ended(self) -> bool:
+        """Whether `finish` has begun, in any thread: further results are dropped."""
+        return self._end is not None
+
     def check(self) -> None:
         """Raise what every further call would raise: the attempt is superseded or refused."""
         if self._broken is not None:
@@ -155,6 +162,8 @@ class AttemptLink:
     ) -> int:
         """Queue one encoded result and return its number; waits only when too much is queued already.
 
+        Once the attempt has ended the result is dropped, and the number is that of the last one before.
+
         Args:
             result: the MessagePack map.
             checkpoint: the checkpoint that belongs to it, committed.
@@ -167,6 +176,8 @@ class AttemptLink:
         """
         self.check()
         with self._lock:
+            if self._end is not None:
+                return self._last
             self._results.append(result)
             self._bytes += len(result)
             self._last = number = self._last + 1
@@ -183,8 +194,10 @@ class AttemptLink:
         return number
 
     def announce(self, checkpoint: CheckpointInfo) -> None:
-        """Queue a checkpoint that belongs to the newest result."""
+        """Queue a checkpoint that belongs to the newest result; drop it once the attempt has ended."""
         with self._lock:
+            if self._end is not None:
+                return
             self._announcements.append(_Announcement(self._last, checkpoint))
             self._held = None
             self._rouse()

@@ -212,6 +212,8 @@ class Attempt:
             link.publish(encode(result, keeps_types=self._keeps_types), None, wake=False, hold=True)
         else:
             link.publish(encode(result, keeps_types=self._keeps_types), None, wake=not waits)
+        if link.ended:
+            return "preempted"  # the grace period is over: this result came too late
         if checkpoint is not None:
             self._commits.submit(checkpoint)
             if waits:

@@ -60,8 +60,8 @@ class Clock:
         self.now += seconds
 
 
-def linked(*script: Any, **options: Any) -> tuple[AttemptLink, Server, Clock]:
-    server, clock = Server(*script), Clock()
+def linked(*script: Any, server: type[Any] = Server, **options: Any) -> tuple[AttemptLink, Any, Clock]:
+    server, clock = server(*script), Clock()
     client = ReportClient(
         "unix:/x",
         "e",
@@ -239,6 +239,31 @@ def test_the_end_is_not_sent_before_the_last_result() -> None:
     link.finish(AttemptEnd(cause="completed"))
     assert [r.end is not None for r in server.requests] == [False, True]
     assert [n for r in server.requests for n in values(r)] == list(range(1, 3001))
+
+
+class EndsWhenCalled(Server):
+    """Has the trial's own thread report and store more while the end is being sent by another one."""
+
+    link: AttemptLink
+
+    def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
+        assert self.link.publish(encoded(3)) == 2
+        self.link.announce(info(3))
+        status, answer = super().post(path, body, timeout_s=timeout_s)
+        assert len(self.requests) < 5, "it never ends"
+        return status, answer
+
+
+def test_what_is_reported_after_the_end_is_dropped() -> None:
+    link, server, _ = linked(
+        TransportError("the server is paused"), ReportAnswer(received=2, durable=2), server=EndsWhenCalled
+    )
+    server.link = link
+    link.publish(encoded(1))
+    link.publish(encoded(2))
+    link.finish(AttemptEnd(cause="preempted"))
+    assert [(r.first, values(r), len(r.checkpoints)) for r in server.requests] == [(1, [1, 2], 0)] * 2
+    assert link.ended
 
 
 def test_superseded_after_the_end_was_taken_is_a_normal_finish() -> None:

@@ -28,6 +28,7 @@ class Link:
         self.waited = 0
         self.gone: list[str] = []
         self.announced: list[str] = []
+        self.ended = False
 
     def check(self) -> None: ...
 
@@ -200,6 +201,14 @@ def test_preempted_attempt_ends_with_checkpoint_if_it_can(tmp_path: Path) -> Non
     assert made.send(dict(result), None, False) is None
     info = made.snapshot(str(source), result)
     assert made.send(result, info, False) == "preempted"
+
+
+def test_result_after_the_end_was_sent_ends_the_trainable(tmp_path: Path) -> None:
+    link = Link()
+    made = attempt(link, tmp_path)
+    made.preempt()
+    link.ended = True  # in another thread: the grace period is over
+    assert made.send({"training_iteration": 1}, None, False) == "preempted"
 
 
 def test_stop_rules_come_from_the_assignment(tmp_path: Path) -> None:
