@@ -92,6 +92,18 @@ class DeciderProcess:
         self.waiting = asyncio.ensure_future(found)
         return None
 
+    async def suggest_before_deciding(self) -> None:
+        """Load, decide about what came, and bring the suggestions, but not the choices that asked for them."""
+        while self.deciding is None or self.answer is None or self.answer.loading:
+            assert await self.step()
+        self.deciding.decide(self.answer.items)
+        self.deciding.release()
+        while self.deciding.search.work():
+            pass
+        assert self._suggestions
+        while self._suggestions:
+            await self.step()
+
     async def step(self) -> bool:
         """Do the next thing; return whether there was one."""
         if self.deciding is None:

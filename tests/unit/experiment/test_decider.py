@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from decider_support import World, drawn, request
+from decider_support import World, drawn, request, settings_of
 
 from trialpod import tune
 from trialpod.protocol.messages import AttemptEnd
@@ -15,7 +16,7 @@ from trialpod.tune.schedulers import TrialScheduler
 from trialpod.tune.search import Searcher
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.decider.code import seed_generators
-from trialpod_operator.engine.events import AttemptEnded, SuggestionReady
+from trialpod_operator.engine.events import AttemptEnded, SettingsObserved, SuggestionReady
 
 
 class Halving(tune.schedulers.FIFOScheduler):
@@ -154,3 +155,27 @@ class TestUndecided:
             assert waiting.done()
 
         asyncio.run(run())
+
+
+class TestSuggestions:
+    def test_of_an_ended_session_are_dropped_while_all_is_over(self, tmp_path: Path) -> None:
+        """It came before the choices that ask for it, for samples that were added to a finished experiment."""
+
+        async def run() -> World:
+            given = request(param_space={"x": tune.uniform(0, 1)}, num_samples=2, stop=lambda _, result: False)
+            world = World(given, tmp_path, report, 3)
+            world.start()
+            await world.run()
+            world.request = replace(given, num_samples=4)
+            world.experiment.apply(SettingsObserved(settings=settings_of(world.request)))
+            world.kill_decider()
+            await world.decider.suggest_before_deciding()
+            world.kill_decider()
+            while world.experiment.engine.finished:
+                assert await world.decider.step()
+            await world.run()
+            return world
+
+        world = asyncio.run(run())
+        flags = world.experiment.engine.state.flags
+        assert (len(world.table()), flags.state) == (4, "Succeeded"), flags.message

@@ -491,6 +491,7 @@ class DecisionQueue:
         for event in [each for each in self._queue if isinstance(each, SuggestionReady)]:
             self._queue.remove(event)
             self._finish(event)
+        self._deferred = deque(each for each in self._deferred if not isinstance(each, SuggestionReady))
         self._after()
         self.changed()
 
