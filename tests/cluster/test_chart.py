@@ -341,18 +341,18 @@ def test_trials_get_a_policy_in_each_of_their_namespaces() -> None:
     assert ports == [53, 53, 8443, 9000]
 
 
-def test_release_test_asks_for_the_rights_of_its_roles() -> None:
+def test_release_test_asks_for_the_permissions_of_its_roles() -> None:
     documents = render({"watchNamespaces": ["a"], "replicas": 2})
     (container,) = documents["Pod", "tp-trialpod-test"]["spec"]["containers"]
-    rights = json.loads({each["name"]: each["value"] for each in container["env"]}["RIGHTS"])
-    asked = [rule for each in rights for rule in each["rules"]]
+    permissions = json.loads({each["name"]: each["value"] for each in container["env"]}["PERMISSIONS"])
+    asked = [rule for each in permissions for rule in each["rules"]]
     given = [
         *documents["Role", "a/tuning-tp-trialpod"]["rules"],
         *documents["ClusterRole", "tuning-tp-trialpod"]["rules"],
         *documents["Role", "tp-trialpod-own"]["rules"],
     ]
     assert asked == given
-    assert {each["namespace"] for each in rights} == {"a", "", "tuning"}
+    assert {each["namespace"] for each in permissions} == {"a", "", "tuning"}
 
 
 def test_long_names_stay_valid() -> None:

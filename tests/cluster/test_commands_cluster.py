@@ -189,7 +189,16 @@ def test_a_check_from_inside_and_outside(desk: Desk, namespace: Cluster) -> None
     storage = ["--storage", storage_spec(namespace)["uri"], "--endpoint", ENDPOINT]
     shown = desk.trialpod("check", *storage, "--secret", "minio")
     assert "experiments can run here" in shown
-    for name in ("API server", "definitions", "rights", "operator", "report service", "image", "storage", "quota"):
+    for name in (
+        "API server",
+        "definitions",
+        "permissions",
+        "operator",
+        "report service",
+        "image",
+        "storage",
+        "quota",
+    ):
         assert f"fine   {name}" in shown
     assert not namespace.list("pods")
     shown = desk.trialpod("check", *storage, "--secret", "nowhere", "--timeout", "20", status=1)
@@ -198,7 +207,7 @@ def test_a_check_from_inside_and_outside(desk: Desk, namespace: Cluster) -> None
     assert "WRONG  pod" in desk.trialpod("check", *storage, "--secret", "minio", *image, status=1)
 
 
-def test_missing_rights_are_named(desk: Desk, namespace: Cluster) -> None:
+def test_missing_permissions_are_named(desk: Desk, namespace: Cluster) -> None:
     namespace.kubectl("create", "serviceaccount", "visitor")
     token = namespace.kubectl("create", "token", "visitor").strip()
     config = yaml.safe_load(layout.KUBECONFIG.read_text())
@@ -207,11 +216,11 @@ def test_missing_rights_are_named(desk: Desk, namespace: Cluster) -> None:
     desk.environ["KUBECONFIG"] = "kubeconfig"
     shown = desk.trialpod("list", status=2)
     assert "you may not list tuneexperiments" in shown
-    assert "the role view has the right" in shown
+    assert "the role view has the permission" in shown
     began = time.monotonic()
     shown = desk.trialpod("check", "--no-pod", status=1)
     assert time.monotonic() - began < 10
-    assert "WRONG  rights" in shown
+    assert "WRONG  permissions" in shown
     assert "kubectl -n" in shown
     assert "rolebinding" in shown
 

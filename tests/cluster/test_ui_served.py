@@ -1,4 +1,4 @@
-"""The page of a cluster, made by the chart: two users in a namespace each, with real tokens and real rights."""
+"""The page of a cluster, made by the chart: two users in a namespace each, with real tokens and real permissions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def page(operator: Operator, namespace: Cluster) -> Iterator[Page]:
         namespace.kubectl("delete", "clusterrole,clusterrolebinding", wide, "--ignore-not-found")
 
 
-def test_each_user_sees_and_does_what_rights_allow(page: Page, namespace: Cluster, other: Cluster) -> None:
+def test_each_user_sees_and_does_what_permissions_allow(page: Page, namespace: Cluster, other: Cluster) -> None:
     mine = Experiment.apply(namespace, manifest(namespace, "mine", steps=3))
     theirs = Experiment.apply(other, manifest(other, "theirs", steps=4000))
     ann, ben = user_of(namespace, "ann", "view"), user_of(other, "ben", "view")

@@ -1,6 +1,6 @@
-"""What `helm test` runs in a pod: whether the operator answers, and whether it has its rights.
+"""What `helm test` runs in a pod: whether the operator answers, and whether it has its permissions.
 
-Needs the standard library alone. RIGHTS is a list of {namespace, rules} as in a Role; "" is every namespace.
+Needs the standard library alone. PERMISSIONS is a list of {namespace, rules} as in a Role; "" is every namespace.
 """
 
 import http.client
@@ -34,15 +34,15 @@ def reports(host: str) -> str:
         time.sleep(1)
 
 
-def missing(rights: list[dict]) -> list[str]:
-    """Return the rights that the API server denies."""
+def missing(permissions: list[dict]) -> list[str]:
+    """Return the permissions that the API server denies."""
     with open(f"{FOLDER}/token") as file:
         headers = {"Authorization": f"Bearer {file.read()}", "Content-Type": "application/json"}
     address = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
     context = ssl.create_default_context(cafile=f"{FOLDER}/ca.crt")
     connection = http.client.HTTPSConnection(*address, timeout=10, context=context)
     found = []
-    for each in rights:
+    for each in permissions:
         for rule in each["rules"]:
             for resource, verb, name in (
                 (resource, verb, name)
@@ -71,15 +71,15 @@ def missing(rights: list[dict]) -> list[str]:
 
 def main() -> int:
     """Print what was found; return the exit status."""
-    rights = json.loads(os.environ["RIGHTS"])
+    permissions = json.loads(os.environ["PERMISSIONS"])
     trouble = [text for text in [reports(os.environ["SERVICE"])] if text]
     print("the service of the reports answers" if not trouble else trouble[0])
-    denied = missing(rights)
-    for right in denied:
-        print(f"the operator's service account may not {right}; see rbac.create and watchNamespaces")
-    count = sum(len(rule["verbs"]) * len(rule["resources"]) for each in rights for rule in each["rules"])
+    denied = missing(permissions)
+    for permission in denied:
+        print(f"the operator's service account may not {permission}; see rbac.create and watchNamespaces")
+    count = sum(len(rule["verbs"]) * len(rule["resources"]) for each in permissions for rule in each["rules"])
     if not denied:
-        print(f"the operator's service account has its {count} rights")
+        print(f"the operator's service account has its {count} permissions")
     return 1 if trouble or denied else 0
 
 

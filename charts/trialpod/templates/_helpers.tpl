@@ -45,7 +45,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- /* What the operator does in a namespace whose experiments it serves. The comment of a rule says what it is for;
-tools/make_rights makes the tables of the documentation from both. */}}
+tools/make_permissions makes the tables of the documentation from both. */}}
 {{- define "trialpod.rules" -}}
 # watch them; set the finalizer; delete them after `ttlSecondsAfterFinished`
 - apiGroups: [trialpod.dev]

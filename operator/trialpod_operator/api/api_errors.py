@@ -111,7 +111,7 @@ class InvalidObjectError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """The user's rights, a quota or an admission policy does not allow it."""
+    """The user's permissions, a quota or an admission policy does not allow it."""
 
 
 class TooManyRequestsError(ApiError):

@@ -404,7 +404,9 @@ class ScopedCredentials(Model, frozen=True, kw_only=True):
     role_arn: (
         Annotated[
             Text,
-            Meta(description="The role of which trials' keys get some rights. Amazon requires one; MinIO has none."),
+            Meta(
+                description="The role of trials' keys, with fewer permissions. Amazon requires one, MinIO has none."
+            ),
         ]
         | None
     ) = None

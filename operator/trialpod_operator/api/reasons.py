@@ -109,7 +109,7 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
     )  # fmt: skip
     SCOPED_CREDENTIALS_REFUSED = (
         "ScopedCredentialsRefused", "condition", "the token service refuses short-lived keys",
-        "check scopedCredentials, and the rights of the keys in the Secret",
+        "check scopedCredentials, and the permissions of the keys in the Secret",
     )  # fmt: skip
     SCOPED_CREDENTIALS_IMPOSSIBLE = (
         "ScopedCredentialsImpossible", "condition", "the token service cannot give keys like these",
@@ -234,8 +234,8 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "NamespaceTerminating", "waiting", "the namespace is being deleted", "use another namespace",
     )  # fmt: skip
     OPERATOR_FORBIDDEN = (
-        "OperatorForbidden", "waiting", "the operator has no right to do this in the namespace",
-        "give it the rights: the chart's `watchNamespaces` lists where it may work",
+        "OperatorForbidden", "waiting", "the operator has no permission to do this in the namespace",
+        "give it the permissions: the chart's `watchNamespaces` lists where it may work",
     )  # fmt: skip
     OPERATOR_UNAUTHORIZED = (
         "OperatorUnauthorized", "waiting", "the API server does not accept the operator's credentials",

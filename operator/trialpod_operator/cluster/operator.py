@@ -340,7 +340,7 @@ def _settings() -> kopf.OperatorSettings:
     # Events are the status writer's: one for a transition, not one for each log record.
     settings.posting.loggers = False
     settings.peering.standalone = True
-    # Scanning for kinds and namespaces takes rights over the whole cluster.
+    # Scanning for kinds and namespaces takes permissions over the whole cluster.
     settings.scanning.disabled = True
     settings.watching.chunk_size = 500
     settings.watching.connect_timeout = 5

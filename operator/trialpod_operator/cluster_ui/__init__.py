@@ -1,1 +1,1 @@
-"""The page of a cluster: experiments of all namespaces, shown to each user as far as the user's own rights go."""
+"""The page of a cluster: experiments of all namespaces, of which each user sees what they have permission to see."""

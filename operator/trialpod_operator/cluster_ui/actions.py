@@ -1,7 +1,7 @@
 """Changes experiments of a cluster with the user's own token.
 
-So the API server decides and its audit log has the user's name. This process has no right to change anything, and
-no right to impersonate a user: a fault in it can do no more than those who are signed in.
+So the API server decides and its audit log has the user's name. This process has no permission to change anything
+or to impersonate a user: a fault in it can do no more than those who are signed in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterActions:
         name = model.location.name if found.resource == names.EXPERIMENTS else ""
         if not self._reviews.may(user, "patch", found.resource, namespace, name):
             raise ActionDeniedError(
-                f"you may not patch {found.resource} in the namespace {namespace}; the role edit has the right"
+                f"you may not patch {found.resource} in the namespace {namespace}; the role edit has the permission"
             )
         client = KubeClient(self._as_user(user))
         try:

@@ -1,8 +1,8 @@
 """The experiments of a cluster, each for those who may see it: state and reason from the resources, the rest stored.
 
 What a user may see is asked for each request (`Reviews`): `list` for the list, `get` for one. The resources and the
-storage are read with this process's rights, the storage as the operator reads it: with the keys that the experiment
-names, or the operator's own.
+storage are read with this process's permissions, the storage as the operator reads it: with the keys that the
+experiment names, or the operator's own.
 
 Invariants:
 
@@ -143,7 +143,7 @@ class ClusterExperiments:
     """The experiments of the namespaces that trialpod serves.
 
     Args:
-        client: of the API server, with this process's rights.
+        client: of the API server, with this process's permissions.
         reviews: what users may see.
         rules: the operator's settings for storages.
         work_dir: for keys; nothing in it outlives this process.

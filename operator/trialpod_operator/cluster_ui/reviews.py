@@ -54,14 +54,14 @@ class Reviews:
     """Asks the API server.
 
     Args:
-        ask: posts a review, with this process's own rights.
+        ask: posts a review, with this process's own permissions.
         clock: monotonic seconds.
     """
 
     def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
         self._users: _Believed[User | None] = _Believed(clock)
-        self._rights: _Believed[bool] = _Believed(clock)
+        self._permissions: _Believed[bool] = _Believed(clock)
         self._limit_lock = threading.Lock()
         self._unknown = RateLimiter(UNKNOWN_TOKENS, clock=clock)
 
@@ -103,7 +103,7 @@ class Reviews:
         if part:
             attributes["subresource"] = part
         spec: Json = {"user": user.name, "uid": user.uid, "groups": list(user.groups), "extra": user.extra}
-        # Not the token: two tokens of one user have the same rights, unless they say other things of the user.
+        # Not the token: two tokens of one user have the same permissions, unless they say other things of the user.
         identity = (user.name, user.uid, user.groups, tuple(sorted((k, tuple(v)) for k, v in user.extra.items())))
 
         def ask() -> bool:
@@ -111,7 +111,7 @@ class Reviews:
             status = self._answer(ACCESS_REVIEWS, "SubjectAccessReview", body)
             return status.get("allowed") is True and status.get("denied") is not True
 
-        return self._rights.get((identity, verb, resource, namespace, name), ask)
+        return self._permissions.get((identity, verb, resource, namespace, name), ask)
 
     def _answer(self, path: str, kind: str, spec: Json) -> Mapping[str, Any]:
         group = path.removeprefix("/apis/").rpartition("/")[0]

@@ -78,7 +78,7 @@ class SharedPage:
     """The page with what it is made of.
 
     Args:
-        access: to the API server, with the page's own rights.
+        access: to the API server, with the page's own permissions.
         options: the settings.
         work_dir: for keys of storages; it is this process's own.
         clock: monotonic seconds.

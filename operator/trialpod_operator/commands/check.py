@@ -87,7 +87,7 @@ def _all(checks: Checks, options: argparse.Namespace, given: Mapping[str, Any]) 
     spec = given.get("spec") or {}
     yield from checks.server()
     yield from checks.definitions()
-    yield from checks.rights(probe=not options.no_pod)
+    yield from checks.permissions(probe=not options.no_pod)
     yield from checks.operator()
     yield from checks.operator_clock()
     yield from checks.quota()

@@ -33,11 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--actions",
         action="store_true",
-        help="let the page suspend, resume, stop trials and add samples, with your rights",
+        help="let the page suspend, resume, stop trials and add samples, with your permissions",
     )
     parser.add_argument(
         "--shared", action="store_true",
-        help="serve all users of a cluster, each with their own rights: what the chart runs with ui.enabled",
+        help="serve all users of a cluster, each with their own permissions: what the chart runs with ui.enabled",
     )  # fmt: skip
     target.add_cluster_options(parser, rule=True)
 

@@ -5,8 +5,8 @@ comes meanwhile: suggestions, and the news that the user's code is still busy.
 
 Invariants:
 
-* All of the user's deciding code runs in this process, in the user's image. It has no rights at the API server and no
-  keys.
+* All of the user's deciding code runs in this process, in the user's image. It has no permissions at the API server
+  and no keys.
 * When a session ends, for whatever reason, the process starts again as a new program (`Outcome.AGAIN`), so the user's
   code keeps no state of decisions that were never journaled.
 * A decision has a time limit. When it is exceeded, the process reports the line that runs, and ends.

@@ -1,6 +1,6 @@
 """What `trialpod check` finds out about a cluster: each finding is fine, bad with a remedy, or not known.
 
-Every check stands alone: what the user may not look at is "not known", with the right that would tell, and the
+Every check stands alone: what the user may not look at is "not known", with the permission that would tell, and the
 others continue.
 """
 
@@ -47,7 +47,7 @@ MIN_KUBERNETES = (1, 30)
 POLL_INTERVAL_S = 0.5
 _OPERATOR = "app.kubernetes.io/part-of=trialpod,app.kubernetes.io/component=operator"
 _OPERATOR_NAMESPACE = "trialpod-system"
-_RIGHTS = (
+_PERMISSIONS = (
     ("create", names.GROUP, names.EXPERIMENTS, ""),
     ("get", names.GROUP, names.EXPERIMENTS, ""),
     ("list", names.GROUP, names.EXPERIMENTS, ""),
@@ -131,7 +131,7 @@ class Checks:
             yield Finding("namespace", "bad", f"{name} is not there", f"kubectl create namespace {name}")
             return
         except ApiError:
-            return  # Forbidden: users of one namespace may not look at namespaces; the rights will tell.
+            return  # Forbidden: users of one namespace may not look at namespaces; the permissions will tell.
         phase = (found.get("status") or {}).get("phase")
         if phase == "Terminating":
             yield Finding("namespace", "bad", f"{name} is being deleted", "use another one: -n NAMESPACE")
@@ -164,30 +164,30 @@ class Checks:
         else:
             yield Finding("definitions", "ok", f"{names.API_VERSION}, with all fields of this version")
 
-    # -- rights --
+    # -- permissions --
 
-    def rights(self, *, probe: bool) -> Iterator[Finding]:
+    def permissions(self, *, probe: bool) -> Iterator[Finding]:
         """May the user do what the commands do; with `probe`, also what this check itself does."""
-        wanted = [*_RIGHTS, *([("create", "", "pods", ""), ("delete", "", "pods", "")] if probe else [])]
+        wanted = [*_PERMISSIONS, *([("create", "", "pods", ""), ("delete", "", "pods", "")] if probe else [])]
         missing = []
         for verb, group, resource, part in wanted:
             allowed = self._may(verb, group, resource, part)
             if allowed is None:
-                yield Finding("rights", "unknown", "the API server does not say what this user may do")
+                yield Finding("permissions", "unknown", "the API server does not say what this user may do")
                 return
             if not allowed:
                 missing.append(f"{verb} {resource}{f'/{part}' if part else ''}")
         if missing:
             space = self._api.namespace
             yield Finding(
-                "rights",
+                "permissions",
                 "bad",
                 f"{self.user} may not {', '.join(missing)} in {space}",
                 f"a cluster administrator grants them: kubectl -n {space} create rolebinding trialpod-users "
                 f"--clusterrole=edit --user={self.user}",
             )
         else:
-            yield Finding("rights", "ok", f"{self.user} may run, watch, change and delete experiments")
+            yield Finding("permissions", "ok", f"{self.user} may run, watch, change and delete experiments")
 
     def _may(self, verb: str, group: str, resource: str, part: str) -> bool | None:
         asked: Json = {"namespace": self._api.namespace, "verb": verb, "group": group, "resource": resource}
@@ -399,7 +399,7 @@ class Checks:
         else:
             remedy = (
                 f"who installed it adds {{apiVersion: {version}, kind: {kind}, resource: {plural}}} to the chart's "
-                "trialKinds, which also gives it the rights get, list, create, patch and delete"
+                "trialKinds, which also gives it the permissions get, list, create, patch and delete"
             )
             yield Finding("trial kind", "bad", f"the operator may not make {plural} of {version}", remedy)
 
@@ -474,5 +474,5 @@ class Checks:
         try:
             found = self._client.request("GET", path, query={"fieldSelector": chosen}).get("items") or []
         except ApiError:
-            return ""  # Without the right to see events less is known.
+            return ""  # Without the permission to see events less is known.
         return f"{found[-1].get('reason')}: {found[-1].get('message')}" if found else ""

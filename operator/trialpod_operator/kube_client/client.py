@@ -1,7 +1,7 @@
 """The experiments of a namespace, for scripts and commands: TuneExperiments, TuneTrials, their pods and events.
 
-Invariants: every error says what was not possible, and what to do: the right that is missing, the nearest name, how
-to install what is not there.
+Invariants: every error says what was not possible, and what to do: the missing permission, the nearest name, how to
+install what is not there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ExperimentNotFoundError(InvalidInputError):
 
 
 class MissingRightError(InvalidInputError):
-    """The user may not do that; the message names the right that is missing."""
+    """The user may not do that; the message names the permission that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Experiments:
         return self._patch(names.TRIALS, trial, {"spec": {"stop": True}})
 
     def may(self, verb: str, resource: str) -> bool:
-        """Return whether the user has a right in the namespace; False when the API server does not say."""
+        """Return whether the user has a permission in the namespace; False when the API server does not say."""
         attributes = {"namespace": self.namespace, "verb": verb, "group": names.GROUP, "resource": resource}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -392,7 +392,7 @@ class Experiments:
             group = f".{names.GROUP}" if ours else ""
             role = "view" if verb in ("get", "list") and what != "secrets" else "edit"
             place, flag = f"the namespace {self.namespace}", f"-n {self.namespace}"
-            hint = f"the role {role} has the right"
+            hint = f"the role {role} has the permission"
             if everywhere:
                 place, flag, hint = (
                     "all namespaces",

@@ -26,7 +26,7 @@ class PortForwardError(OSError):
 
 
 class PortForward:
-    """Connections to a Service through the API server, with the rights of a user. Safe for use by many threads.
+    """Connections to a Service through the API server, with the permissions of a user. Safe for use by many threads.
 
     Args:
         access: to the API server.
@@ -71,7 +71,7 @@ class PortForward:
             namespace = self._address.namespace
             raise PortForwardError(
                 f"you may not forward ports to pods in the namespace {namespace}: `kubectl auth can-i get "
-                f"pods/portforward -n {namespace}` tests it; the role edit has the right"
+                f"pods/portforward -n {namespace}` tests it; the role edit has the permission"
             ) from error
         except TrialpodError as error:
             raise PortForwardError(str(error)) from error

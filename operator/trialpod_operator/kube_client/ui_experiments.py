@@ -1,4 +1,4 @@
-"""The experiments of a namespace for the page, at a user's desk: with the user's own rights, for all that is done.
+"""The experiments of a namespace for the page, on a user's machine: all is done with the user's own permissions.
 
 State and reason come from the resources, everything else from the experiment's storage, which is reached as by
 `trialpod results NAME`. Nothing listens in the cluster for it.
@@ -140,7 +140,7 @@ def _number(text: Any) -> Any:
 
 
 class DeskActions:
-    """Changes experiments of a namespace with the user's own rights.
+    """Changes experiments of a namespace with the user's own permissions.
 
     Args:
         api: the namespace.

@@ -68,7 +68,7 @@ class PageRelay:
         """Return the way to the page that the operator names.
 
         Raises:
-            PageUnavailableError: there is none, or the user has no token or no right to forward a port to it.
+            PageUnavailableError: there is none, or the user has no token or no permission to forward a port to it.
         """
         address = api.operator_facts().get(names.UI_ANNOTATION, "")
         if not address:

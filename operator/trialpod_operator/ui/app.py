@@ -5,7 +5,7 @@ Invariants:
 * Nothing is answered without a session, but for the route that opens one.
 * Only requests to a known Host are answered, and none that another origin's page has sent: no such page can read or
   write here, by CORS, a forged form, or a name that it makes resolve to this address.
-* Nothing is changed unless actions were asked for; then each needs the session's own token, and the user's rights.
+* Nothing is changed unless actions were asked for; then each needs the session's own token and the user's permission.
 * Files come from the package's folder, and experiments from a list: no part of a URL is used as a path.
 * Every answer forbids scripts, styles and connections of other origins.
 """

@@ -1,4 +1,4 @@
-"""What can be said of the chart without Helm: values, their schema and comments, the rights, the documentation.
+"""What can be said of the chart without Helm: values, their schema and comments, the permissions, the documentation.
 
 tests/cluster/test_chart.py renders it with Helm and installs it.
 """
@@ -102,7 +102,7 @@ def test_operator_has_no_wildcard_and_lists_no_secrets() -> None:
     assert not any("exec" in resource or "attach" in resource for rule in RULES for resource in rule["resources"])
 
 
-def test_rights_are_those_of_the_names_in_use() -> None:
+def test_permissions_are_those_of_the_names_in_use() -> None:
     named = {name for rule in RULES for name in rule.get("resourceNames", [])}
     assert named == {names.CA_CONFIG_MAP}
     ours = {
@@ -114,16 +114,16 @@ def test_rights_are_those_of_the_names_in_use() -> None:
     assert ours == {names.EXPERIMENTS, names.TRIALS}
 
 
-def test_own_namespace_has_rights_to_secret_and_lease() -> None:
+def test_own_namespace_has_permissions_to_secret_and_lease() -> None:
     named = {name: rule["verbs"] for rule in rules("ownRules") for name in rule.get("resourceNames", [])}
     assert named == {certificates.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
 
 
 @pytest.fixture
-def rights_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """tools/make_rights on copies, in `tmp_path`, of what it reads and writes."""
+def permissions_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """tools/make_permissions on copies, in `tmp_path`, of what it reads and writes."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    loader = SourceFileLoader("make_rights", str(ROOT / "tools/make_rights"))
+    loader = SourceFileLoader("make_permissions", str(ROOT / "tools/make_permissions"))
     tool: Any = ModuleType(loader.name)
     tool.__file__ = loader.path
     loader.exec_module(tool)
@@ -135,20 +135,20 @@ def rights_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return tool
 
 
-def test_rights_tables_and_list_match_the_chart() -> None:
+def test_permissions_tables_and_list_match_the_chart() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/make_rights", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tools/make_permissions", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (
-        f"{done.stderr}A new right has to be explained to users who upgrade: write a line for CHANGELOG.md that "
-        "names it, a comment above the rule, and run tools/make_rights"
+        f"{done.stderr}A new permission has to be explained to users who upgrade: write a line for CHANGELOG.md that "
+        "names it, a comment above the rule, and run tools/make_permissions"
     )
 
 
 def test_new_right_needs_a_changelog_entry(
-    rights_tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    permissions_tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tool = rights_tool
+    tool = permissions_tool
     assert tool.keep_list(check=True) == 0
     helpers = tmp_path / "_helpers.tpl"
     text = helpers.read_text()
@@ -158,7 +158,7 @@ def test_new_right_needs_a_changelog_entry(
     assert tool.keep_list(check=True) == 1
     assert tool.keep_list(check=False) == 1
     told = capsys.readouterr().err
-    assert "new right: operator, in each namespace that it serves: impersonate pods" in told
+    assert "new permission: operator, in each namespace that it serves: impersonate pods" in told
     assert "say in CHANGELOG.md what it is for, as `impersonate pods`" in told
     with (tmp_path / "CHANGELOG.md").open("a") as file:
         file.write("* The operator may `impersonate pods`, for a test.\n")

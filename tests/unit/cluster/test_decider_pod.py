@@ -40,7 +40,7 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestPod:
-    def test_has_no_rights_and_no_keys(self) -> None:
+    def test_has_no_permissions_and_no_keys(self) -> None:
         pod = build_decider(experiment(), OWNER, 1, OPTIONS)
         assert pod["spec"]["automountServiceAccountToken"] is False
         assert all("secret" not in volume for volume in pod["spec"]["volumes"])

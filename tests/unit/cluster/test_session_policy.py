@@ -34,7 +34,7 @@ def can(policy: str, key: str, bucket: str = "tune") -> str:
 
 
 @pytest.mark.parametrize(
-    ("key", "rights"),
+    ("key", "permissions"),
     [
         ("team/digits/train_1/checkpoint_000001/model", "rwdl"),
         ("team/digits/train_1/", "l"),
@@ -49,8 +49,8 @@ def can(policy: str, key: str, bucket: str = "tune") -> str:
         ("", ""),
     ],
 )
-def test_a_trial_reaches_its_own_checkpoints_and_nothing_else(key: str, rights: str) -> None:
-    assert can(session_policy(TRIAL), key) == rights
+def test_a_trial_reaches_its_own_checkpoints_and_nothing_else(key: str, permissions: str) -> None:
+    assert can(session_policy(TRIAL), key) == permissions
 
 
 def test_trial_started_from_another_reads_its_checkpoints() -> None:

@@ -31,7 +31,7 @@ ANN, BEN, EVE = "token-of-ann", "token-of-ben", "token-of-eve"
 USERS = {ANN: "ann", BEN: "ben", EVE: "eve"}
 
 
-class Rights:
+class Permissions:
     """Answers reviews: who has which token, and what they may do."""
 
     def __init__(self, server: ApiServer) -> None:
@@ -59,7 +59,7 @@ class World:
         self.server = server
         self.now = 0.0
         self.folder = folder
-        self.rights = Rights(server)
+        self.permissions = Permissions(server)
         self.bucket = BucketServer(folder / "bucket")
         server.tells_namespaces_apart = True
         keys = {"AWS_ACCESS_KEY_ID": "bXk=", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0"}
@@ -164,7 +164,7 @@ class TestSight:
         assert listed(client_of(page, EVE)) == []
 
     def test_all_namespaces_take_the_right_to_all(self, world: World, page: SharedPage) -> None:
-        world.rights.rules.add(("eve", "", "view"))
+        world.permissions.rules.add(("eve", "", "view"))
         assert set(listed(client_of(page, EVE))) == {"team.climb", "other.swim"}
         assert listed(client_of(page, EVE), "?namespace=team") == ["team.climb"]
 
@@ -207,14 +207,14 @@ class TestSight:
         found = client_of(page, ANN).get(path).json()
         assert found["logs"] == {"where": "you may not read logs of pods", "tail": None}
         assert found["row"]["id"] == trial
-        world.rights.rules.add(("ann", "team", "logs"))
+        world.permissions.rules.add(("ann", "team", "logs"))
         world.now += 60.0
         assert client_of(page, ANN).get(path).json()["logs"]["where"].startswith("s3://tune/experiments/climb/")
 
     def test_a_right_that_is_taken_away_ends_it(self, page: SharedPage, world: World) -> None:
         client = client_of(page, ANN)
         assert client.get("/api/experiments/team.climb").status_code == 200
-        world.rights.rules.clear()
+        world.permissions.rules.clear()
         world.now += 11.0
         assert client.get("/api/experiments/team.climb").status_code == 404
         assert listed(client) == []
@@ -254,7 +254,7 @@ class TestSignIn:
     def test_it_ends_with_its_token_and_with_time(self, page: SharedPage, world: World) -> None:
         client = client_of(page)
         client.post("/signin", data={"token": ANN})
-        del world.rights.tokens[ANN]
+        del world.permissions.tokens[ANN]
         world.now += 11.0
         assert client.get("/api/session").status_code == 401
         client.post("/signin", data={"token": BEN})
@@ -389,7 +389,7 @@ class TestBounds:
         self, world: World, page: SharedPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(shared, "MAX_MODELS", 1)
-        world.rights.rules.add(("ann", "other", "view"))
+        world.permissions.rules.add(("ann", "other", "view"))
         client = client_of(page, ANN)
         for name in ("team.climb", "other.swim", "team.climb"):
             assert client.get(f"/api/experiments/{name}").status_code == 200

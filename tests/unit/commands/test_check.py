@@ -78,7 +78,7 @@ def test_a_cluster_where_experiments_can_run_has_only_fine_lines(server: ApiServ
     assert "fine   API server: Kubernetes v1.33.1" in text
     assert "as jane" in text
     assert "fine   definitions: trialpod.dev/v1alpha1, with all fields of this version" in text
-    assert "fine   rights: jane may run" in text
+    assert "fine   permissions: jane may run" in text
     assert "fine   operator: trialpod 0.1.0 is ready: trialpod-system/trialpod-0" in text
     assert "fine   quota: the namespace has none" in text
     assert "fine   GPUs: 4 nvidia.com/gpu on 1 of 2 nodes" in text

@@ -83,7 +83,7 @@ class TestPortForward:
         assert store.hosts == {"minio.storage.svc:9000"}, "signed for the store's own address"
         assert store.keys == {"a"}, "with the keys of the Secret"
 
-    def test_takes_the_rights_of_the_user(self, server: ApiServer, store: BucketServer) -> None:
+    def test_takes_the_permissions_of_the_user(self, server: ApiServer, store: BucketServer) -> None:
         assert opened() == ["train_0/log.txt"]
         assert ("GET", f"{NAMESPACE}/pods/minio-1/portforward") in server.requests
         assert set(server.authorizations) == {"Bearer secret-token"}

@@ -1,4 +1,4 @@
-"""The page's data of experiments in a cluster, with a user's own rights."""
+"""The page's data of experiments in a cluster, with a user's own permissions."""
 
 from __future__ import annotations
 

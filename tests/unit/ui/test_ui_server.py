@@ -170,7 +170,7 @@ class TestActions:
             assert client.post(f"/api/experiments/e/actions/{action}").status_code == 404
         assert client.get("/api/experiments/e/actions").status_code == 404
 
-    def test_need_the_sessions_token_and_rights(self, sample: SampleExperiment, sessions: Sessions) -> None:
+    def test_need_the_sessions_token_and_permissions(self, sample: SampleExperiment, sessions: Sessions) -> None:
         actions = StopOnly()
         with client_of(sample, sessions, actions) as client:
             client.get(f"/?token={sessions.token}")

@@ -314,7 +314,7 @@ class RemoteCheckpointStore(CheckpointStore):
 
     def latest_valid(self, infos: Sequence[CheckpointInfo]) -> tuple[CheckpointInfo | None, list[str]]:
         """Fetch one after the other, the latest first."""
-        # A full local disk or missing rights say nothing about the checkpoint: an older one would be no better.
+        # A full local disk or missing permissions say nothing about the checkpoint: an older one would be no better.
         return find_latest_valid(infos, self.fetch, (CheckpointError,))
 
     def committed(self) -> list[CheckpointInfo]:

@@ -71,7 +71,7 @@ def test_what_kueue_says_of_the_first_in_line_is_reported_of_all(play: Play) -> 
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_without_rights_or_kueue_queue_is_named_once(play: Play, status: int) -> None:
+def test_without_permissions_or_kueue_queue_is_named_once(play: Play, status: int) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.room = 0
         asked = []
