@@ -9,7 +9,7 @@ Invariants:
 * Sending continues after the last result that the server says it has received, even if that goes backwards.
 * A checkpoint is never announced before the result that it belongs to, and is announced again if the server forgot
   that result.
-* A result that is held is not sent before its checkpoint is announced, or a caller waits for the answer to it.
+* A result that is held is not sent before its own checkpoint is announced, or a caller waits for the answer to it.
 * The queue is bounded: while the server answers, by what it receives in a second; always, by `max_queued_bytes` of
   results that are not durable. Publishing waits when there is more, so that a decision, or the end of a preempted
   process, never waits behind a long queue.
@@ -126,6 +126,7 @@ class AttemptLink:
         self._unneeded: list[str] = []  # checkpoints that no answer has been given about
         self._on_permission: Callable[[list[str], list[str]], None] | None = None
         self._held: int | None = None  # neither this result nor later ones are sent yet
+        self._held_for = -1  # the index of the checkpoint that it waits for
         self._end: AttemptEnd | None = None
         self._end_received = False
         self._broken: BaseException | None = None
@@ -158,7 +159,12 @@ class AttemptLink:
         self._thread.start()
 
     def publish(
-        self, result: bytes, checkpoint: CheckpointInfo | None = None, *, wake: bool = True, hold: bool = False
+        self,
+        result: bytes,
+        checkpoint: CheckpointInfo | None = None,
+        *,
+        wake: bool = True,
+        hold: int | None = None,
     ) -> int:
         """Queue one encoded result and return its number; waits only when too much is queued already.
 
@@ -168,7 +174,8 @@ class AttemptLink:
             result: the MessagePack map.
             checkpoint: the checkpoint that belongs to it, committed.
             wake: False when `wait_decision` follows at once and sends it.
-            hold: send it only with the checkpoint that is announced next, or when `wait_decision` is called.
+            hold: the index of a checkpoint that is announced later; the result is sent with it, or when
+                `wait_decision` is called.
 
         Raises:
             Superseded: another attempt has taken over.
@@ -183,8 +190,8 @@ class AttemptLink:
             self._last = number = self._last + 1
             if checkpoint is not None:
                 self._announcements.append(_Announcement(number, checkpoint))
-            if hold:
-                self._held = number
+            if hold is not None:
+                self._held, self._held_for = number, hold
             if self._idle and wake:
                 self._rouse()
         if number - self._received > self._max_unreceived:
@@ -194,12 +201,14 @@ class AttemptLink:
         return number
 
     def announce(self, checkpoint: CheckpointInfo) -> None:
-        """Queue a checkpoint that belongs to the newest result; drop it once the attempt has ended."""
+        """Queue a checkpoint of a result that was published; drop it once the attempt has ended."""
         with self._lock:
             if self._end is not None:
                 return
-            self._announcements.append(_Announcement(self._last, checkpoint))
-            self._held = None
+            if checkpoint.index == self._held_for:
+                self._held = None
+            newest = self._last if self._held is None else self._held - 1
+            self._announcements.append(_Announcement(newest, checkpoint))
             self._rouse()
 
     def deleted(self, names: list[str]) -> None:

@@ -35,7 +35,7 @@ def test_a_superseded_attempt_is_not_allowed_anything() -> None:
 def test_a_held_result_leaves_with_its_checkpoint() -> None:
     link, server, _ = linked()
     link.publish(encoded(1))
-    link.publish(encoded(2), wake=False, hold=True)
+    link.publish(encoded(2), wake=False, hold=0)
     link._beat()
     assert [values(request) for request in server.requests] == [[1]]
     link.announce(info(0))
@@ -44,9 +44,21 @@ def test_a_held_result_leaves_with_its_checkpoint() -> None:
     assert [one.name for one in server.requests[-1].checkpoints] == ["checkpoint_000000"]
 
 
+def test_a_held_result_waits_for_its_own_checkpoint() -> None:
+    link, server, _ = linked()
+    link.publish(encoded(1))
+    link.publish(encoded(2), wake=False, hold=1)
+    link.announce(info(0))
+    link._beat()
+    link.announce(info(1))
+    link._beat()
+    sent = [(values(each), [one.name for one in each.checkpoints]) for each in server.requests]
+    assert sent == [([1], ["checkpoint_000000"]), ([2], ["checkpoint_000001"])]
+
+
 def test_held_result_with_failed_checkpoint_precedes_the_end() -> None:
     link, server, _ = linked()
-    link.publish(encoded(1), wake=False, hold=True)
+    link.publish(encoded(1), wake=False, hold=0)
     link.finish(AttemptEnd(cause="failed", error="disk full"))
     assert [value for request in server.requests for value in values(request)] == [1]
     assert server.requests[-1].end is not None
