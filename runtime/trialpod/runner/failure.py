@@ -32,7 +32,8 @@ def end_of(error: BaseException, *, preempted: bool = False, retry: bool = True)
     if isinstance(error, TrialStopped):
         return AttemptEnd(cause="paused" if error.cause == "exploited" else error.cause)
     if isinstance(error, SystemExit) and error.code in (None, 0):
-        return AttemptEnd(cause="completed")
+        # Of a process that was asked to end, most often by the user's own handler of SIGTERM.
+        return AttemptEnd(cause="preempted" if preempted else "completed")
     if isinstance(error, SupersededError):  # nothing that the trial has done is at fault
         return AttemptEnd(cause="preempted", error=str(error))
     cause = "preempted" if preempted else "failed"

@@ -72,7 +72,7 @@ def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[st
     except StopIteration:
         if session.over is None or session.forked:
             raise
-    except Exception:
+    except (Exception, SystemExit):
         if session.over is None or session.forked:
             raise
         log.warning("the function raised after its trial was over (%s)", session.over, exc_info=True)

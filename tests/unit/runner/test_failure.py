@@ -90,6 +90,10 @@ def test_sys_exit_is_judged_by_its_status(code: object, cause: str) -> None:
     assert end_of(SystemExit(code)).cause == cause
 
 
+def test_sys_exit_of_a_process_asked_to_end_completes_nothing() -> None:
+    assert end_of(SystemExit(0), preempted=True).cause == "preempted"
+
+
 def test_a_stop_is_no_failure() -> None:
     assert end_of(TrialStopped("paused")).cause == "paused"
 
