@@ -242,7 +242,7 @@ class Session:
         self._timesteps_total, self._timesteps_since_restore = timesteps_total, timesteps_since_restore
         self._episodes_total = episodes_total
         # The time spent waiting or copying is not the next iteration's.
-        self._reported_at = now if outcome is None and info is None else self._clock()
+        self._reported_at = self._clock()
         if outcome is not None:
             self.over = outcome
             raise TrialStopped(outcome)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Recorder:
         self.outcome: Outcome | None = None
         self.stop_at: int | None = None
         self.copied: list[str] = []
+        self.wait: Callable[[], None] = lambda: None
 
     def judge(self, result: dict[str, Any]) -> bool:
         return self.stop_at is not None and result["training_iteration"] >= self.stop_at
@@ -37,6 +38,7 @@ class Recorder:
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
         self.sent.append(msgspec.msgpack.decode(encode(result)))
+        self.wait()
         return "completed" if done else self.outcome
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
@@ -93,6 +95,17 @@ def test_a_report_is_completed_with_iteration_times_and_date(
         "checkpoint_dir_name": None,
     }
     assert last["date"].startswith("2023-11-1")
+
+
+def test_waiting_for_a_decision_is_no_training_time(session: Session, channel: Recorder, clock: Clock) -> None:
+    def wait() -> None:
+        clock.now += 300
+
+    channel.wait = wait
+    report({})
+    clock.now += 3
+    report({})
+    assert (channel.sent[1]["time_this_iter_s"], channel.sent[1]["time_total_s"]) == (3.0, 3.0)
 
 
 def test_counters_continue_from_a_restored_checkpoint(channel: Recorder, clock: Clock) -> None:
