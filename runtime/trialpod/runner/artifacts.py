@@ -4,7 +4,8 @@ Files are copied after each checkpoint, from time to time, and again at the end 
 have changed since. What the experiment writes itself is left out: the process that runs the experiment copies it.
 
 Invariants: a file that cannot be copied ends no trial; the first ones are named, each in one warning. Nothing is
-copied once the attempt is superseded or its experiment deleted.
+copied once the attempt is superseded or its experiment deleted. While the storage is unavailable, a copy is given up
+as a whole and made again later; the one at the end of the attempt is retried for `LAST_COPY_S`, not for each file.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import Storage
+from trialpod.storage.base import Storage, StorageUnavailableError
 from trialpod.storage.layout import (
     ERROR_FILE,
     EVENT_FILE_PREFIX,
@@ -32,6 +34,8 @@ from trialpod.storage.layout import (
 log = logging.getLogger(__name__)
 
 PERIOD_S = 300.0
+LAST_COPY_S = 600.0
+"""Maximum time that the end of an attempt waits for a storage that is unavailable."""
 MAX_WARNINGS = 3
 """Files that are named; what keeps more of them from being copied keeps them all."""
 _OURS = {
@@ -48,7 +52,9 @@ class ArtifactCopies:
         open_storage: opens where to copy to.
         marked: the folder above has the experiment's own file, which goes when the experiment is deleted.
         stopped: whether nothing may be copied any more.
-        period_s: time from one look at the files to the next, without a checkpoint.
+        period_s: time from one copy to the next, without a checkpoint.
+        clock: monotonic seconds.
+        sleep: waits that many seconds.
     """
 
     def __init__(
@@ -59,7 +65,11 @@ class ArtifactCopies:
         marked: bool = False,
         stopped: Callable[[], bool] = lambda: False,
         period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._clock = clock
+        self._sleep = sleep
         self._folder = folder
         self._open = open_storage
         self._marked = marked
@@ -89,10 +99,18 @@ class ArtifactCopies:
             self._wanted.wait(self._period_s)
             self._wanted.clear()
             last = self._last
-            try:
-                self._copy()
-            except StorageError as error:
-                self._warn("", str(error))
+            until = self._clock() + LAST_COPY_S
+            while True:
+                try:
+                    self._copy()
+                except StorageUnavailableError as error:  # which its own retries have waited for
+                    if last and self._clock() < until and not self._stopped():
+                        self._sleep(1.0)
+                        continue
+                    self._warn("", str(error))
+                except StorageError as error:
+                    self._warn("", str(error))
+                break
             if last:
                 return
 
@@ -112,6 +130,8 @@ class ArtifactCopies:
                 self._known[key] = stamp
             except FileNotFoundError:
                 continue
+            except StorageUnavailableError:
+                raise
             except (StorageError, OSError, ValueError) as error:
                 if os.path.lexists(self._folder / key):
                     self._warn(key, str(error))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trialpod.errors import StorageError
-from trialpod.runner.artifacts import ArtifactCopies
+from trialpod.runner.artifacts import LAST_COPY_S, ArtifactCopies
+from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 
 
@@ -15,11 +16,15 @@ class Counting(DirectoryStorage):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.put: list[str] = []
+        self.unavailable = 0  # calls that fail
 
     def put_file(self, local: Path, key: str) -> int:
         self.put.append(key)
         if key == "refused":
             raise StorageError("no room")
+        if self.unavailable:
+            self.unavailable -= 1
+            raise StorageUnavailableError("no answer")
         return super().put_file(local, key)
 
 
@@ -72,6 +77,30 @@ def test_what_cannot_be_copied_is_named_once(places: tuple[Path, Counting], capl
         assert copies.finish(10)
     assert storage.list() == ["taken"]
     assert caplog.text.count("no room") == 1
+
+
+class TestUnavailableStorage:
+    def test_delays_the_end_until_it_answers(self, places: tuple[Path, Counting]) -> None:
+        trial, storage = places
+        write(trial, "a", "b")
+        storage.unavailable = 3
+        assert ArtifactCopies(trial, lambda: storage, sleep=lambda _: None).finish(10)
+        assert sorted(storage.list()) == ["a", "b"]
+
+    def test_ends_the_wait_once_and_not_for_each_file(
+        self, places: tuple[Path, Counting], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        trial, storage = places
+        write(trial, *(f"f{number}" for number in range(50)))
+        storage.unavailable = 10_000
+        now = [0.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += seconds + 60.0  # a request is retried for a minute before
+
+        assert ArtifactCopies(trial, lambda: storage, clock=lambda: now[0], sleep=sleep).finish(10)
+        assert LAST_COPY_S <= now[0] < LAST_COPY_S + 100
+        assert caplog.text.count("no answer") == 1
 
 
 def test_nothing_is_copied_once_superseded_or_deleted(places: tuple[Path, Counting]) -> None:
