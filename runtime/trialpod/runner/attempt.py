@@ -142,6 +142,7 @@ class Attempt:
         self.on_preempted: Callable[[], None] | None = None
         """Called once, in any thread, when the process is asked to end; for what cannot wait until a step ends."""
         self._killed_at: float | None = None
+        self._first_preemption = threading.Lock()  # taken by the first call of `preempt`, and kept
         self._clock = clock
         self._wall = wall
         self._open_store = open_store
@@ -160,11 +161,12 @@ class Attempt:
 
     def preempt(self) -> None:
         """Note that the process will be killed when the grace period is over; the first call counts."""
-        if not self.preempted:
+        # The signal's handler and the thread that watches for it call this at the same time.
+        if self._killed_at is None:
             self._killed_at = self._clock() + self.assignment.grace_s
-            self.preempted = True
-            if self.on_preempted is not None:
-                self.on_preempted()
+        self.preempted = True
+        if self._first_preemption.acquire(blocking=False) and self.on_preempted is not None:
+            self.on_preempted()
 
     def time_left_s(self) -> float | None:
         """Seconds until the process is killed, None while it is not preempted."""
@@ -209,7 +211,7 @@ class Attempt:
         link = self.link
         waits = not done and self.at_horizon(result)
         if waits and checkpoint is not None:
-            link.publish(encode(result, keeps_types=self._keeps_types), None, wake=False, hold=True)
+            link.publish(encode(result, keeps_types=self._keeps_types), None, wake=False, hold=checkpoint.index)
         else:
             link.publish(encode(result, keeps_types=self._keeps_types), None, wake=not waits)
         if link.ended:

@@ -203,6 +203,35 @@ def test_preempted_attempt_ends_with_checkpoint_if_it_can(tmp_path: Path) -> Non
     assert made.send(result, info, False) == "preempted"
 
 
+def test_two_calls_of_preempt_ask_the_program_once(tmp_path: Path) -> None:
+    interrupted: list[Attempt] = []
+    asked: list[bool] = []
+
+    def clock() -> float:
+        if interrupted:  # the signal's handler runs while the thread that watches for it is here
+            interrupted.pop().preempt()
+        return 100.0
+
+    made = attempt(Link(), tmp_path, clock)
+    made.on_preempted = lambda: asked.append(made.preempted)
+    interrupted.append(made)
+    made.preempt()
+    assert asked == [True]
+
+
+def test_exit_after_the_trial_was_stopped_completes_nothing(tmp_path: Path) -> None:
+    link = Link()
+    link.decision = "pause"
+
+    def train(config: dict[str, Any]) -> None:
+        try:
+            tune.report({"x": 1})
+        except BaseException:  # noqa: BLE001
+            raise SystemExit(0) from None
+
+    assert run_function(train, attempt(link, tmp_path), {}) == "paused"
+
+
 def test_result_after_the_end_was_sent_ends_the_trainable(tmp_path: Path) -> None:
     link = Link()
     made = attempt(link, tmp_path)
