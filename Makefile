@@ -56,7 +56,7 @@ $(UI_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/s
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine: a live table, and a page in the browser (under two minutes)
 	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo --ui $(DEMO_ARGS)
 
-test: announced lint test-fast ## Lint, types, and the fast tests (five to six minutes on two cores, eight the first time)
+test: announced lint test-fast ## Lint, types, and the fast tests (three to four minutes on two cores, eight the first time)
 
 # What takes minutes is said first, not when it begins.
 announced:
@@ -88,7 +88,7 @@ test-search: $(SEARCH_VENV)/$(STAMP) ## Test what needs PyTorch: search algorith
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py tests/local/test_command_examples.py
 
 test-ui: $(UI_VENV)/$(COMPILED) ## Test the page in a browser; needs a chromium (apt-get install chromium)
-	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui tests/ui
+	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui $(SLOWEST) tests/ui
 
 test-gpu: $(if $(GPU_PYTHON),,$(SEARCH_VENV)/$(STAMP)) ## Test trials on a real GPU (GPU_PYTHON=python3: with the PyTorch of that one)
 	@nvidia-smi -L || { echo "make test-gpu needs an NVIDIA GPU and its driver; nvidia-smi found none" >&2; exit 1; }

@@ -224,7 +224,7 @@ def reference() -> str:
         "A value that cannot be used is refused with the name of the variable. Options override variables.",
         "Server and keys of a bucket come from the usual `AWS_...` variables, see",
         "[storage.md](storage.md#server-and-credentials). The variables of Ray Tune that work here are in",
-        "[ray-names.md](ray-names.md).",
+        "[coming-from-ray.md](coming-from-ray.md#environment-variables).",
     ]
     for group in GROUPS:
         lines += ["", f"## {group}", ""]

@@ -42,6 +42,10 @@ class TestCheck:
     def test_reads_names_as_words(self, tool: Any, rules: list[Any]) -> None:
         assert len(tool.check("tests/a.py", "def test_trial_keeps_on() -> None: ...\n", rules)) == 1
 
+    @pytest.mark.parametrize("text", ["It keeps\non.\n", "# It keeps\n    # on.\n", "keeps_on = 1\n"])
+    def test_reads_across_lines_and_underscores(self, tool: Any, rules: list[Any], text: str) -> None:
+        assert len(tool.check("runtime/a.py", text, rules)) == 1
+
     def test_ignores_longer_words_and_other_scopes(self, tool: Any, rules: list[Any]) -> None:
         assert tool.check("docs/a.md", "He keeps only what was noted.\n", rules) == []
         assert len(tool.check("runtime/a.py", "# it is noted\n", rules)) == 1

@@ -298,8 +298,8 @@ class Algorithms:
 def adopt(search: SearchAlgorithm, created: Created, *, opens_values: bool = False) -> None:
     """Have a search algorithm take over a suggestion that it made earlier.
 
-    One with objects of the user's that cannot be opened here, or that the algorithm does not recognise, is made once
-    more.
+    One with objects of the user's that cannot be opened here, or that the algorithm does not recognise, is made
+    again.
     """
     closed = opaque_decoder.decode(created.params)
     config = open_leniently(created.params) if opens_values else closed

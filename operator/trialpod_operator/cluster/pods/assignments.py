@@ -1,8 +1,8 @@
 """Which pod may speak for which trial, and which attempt it gets.
 
 Invariants: an attempt begins with the first pod that is given it, and is given to the same pod again and again. The
-pods of a group get theirs together. The answer that there is no work comes from the operator that is in
-office, never from one that was replaced: the report service requires the fencing check.
+pods of a group get theirs together. The answer that there is no work comes from the operator that serves the
+experiment, never from one that was replaced: the report service requires the fencing check.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random search and grid search: every grid point, `num_samples` times, with fresh draws.
 
 Suggestion `i` is a function of the seed, the space and `i` alone: each has a random generator of its own, seeded with
-the experiment's seed and the numbers of its sample and grid point. So the state is little more than a counter, going
-on after a restart costs nothing, and a longer run starts with exactly the trials of a shorter one.
+the experiment's seed and the numbers of its sample and grid point. So the state is little more than a counter, a
+restart costs nothing, and a longer run starts with exactly the trials of a shorter one.
 
 A ``random_state`` has all draws come from one generator instead, as in Ray (`VariantStream`).
 """
