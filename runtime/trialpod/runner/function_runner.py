@@ -42,7 +42,8 @@ def check_signature(function: Callable[..., Any]) -> None:
     except SignatureError as error:
         raise TrainableError(
             f"{name}({error.arguments}) cannot be tuned: the function is called with one positional argument, the "
-            "config; bind others with functools.partial or tune.with_parameters (only a reporter called so is passed)"
+            "config; bind others with functools.partial or tune.with_parameters (a second argument must be named "
+            "`reporter` or `checkpoint_dir`)"
         ) from None
 
 

@@ -50,8 +50,6 @@ from trialpod.tune.trainable.trainable import Trainable
 
 log = logging.getLogger(__name__)
 
-"""Environment variable: 0 leaves the working directory of trials as it is."""
-
 
 def run(
     *,

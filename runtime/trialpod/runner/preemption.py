@@ -5,7 +5,8 @@ native call never gives the main thread a chance to run a Python handler.
 
 Invariants:
 
-* An attempt that does not reach a boundary in time still says "preempted", a margin before it is killed.
+* An attempt that finishes no step, and reports no checkpoint, in time still says "preempted", a margin before it is
+  killed.
 * A process without an attempt just exits.
 * Children forked by user code get the default behaviour back; a SIGTERM to one of them is not the trial's.
 """
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def margin_s(grace_s: float) -> float:
-    """Return how many seconds before the kill an attempt that has not reached a boundary gives up."""
+    """Return how many seconds before the kill an attempt that has finished no step gives up."""
     return min(2.0, 0.2 * grace_s)
 
 
@@ -90,7 +91,9 @@ class PreemptionWatch:
         status = 1
         with contextlib.suppress(Superseded, RefusedError):
             attempt.link.finish(
-                AttemptEnd(cause="preempted", error=f"reached no boundary within the grace period of {grace_s:g} s")
+                AttemptEnd(
+                    cause="preempted", error=f"no step or report came within the grace period of {grace_s:g} s"
+                )
             )
             status = 0
         leave(status)

@@ -414,6 +414,9 @@ def report(metrics: Any = None, /, *, checkpoint: Checkpoint | None = None, **na
 
     Raises:
         InvalidInputError: the metrics cannot be reported; the message names the key.
+        CheckpointError: the checkpoint's directory is missing, or an earlier checkpoint cannot be stored.
+        StorageError: the disk is full, or an earlier checkpoint cannot be stored.
+        TrialStopped: the trial is over; a BaseException, so that ``except Exception`` does not catch it.
     """
     session = _current
     if session is None:

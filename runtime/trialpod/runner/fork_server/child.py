@@ -30,8 +30,8 @@ def named(name: str) -> Callable[..., Any]:
     return function
 
 
-def live(command: Spawn, *, server: int, close: Iterable[int], signals: Iterable[int]) -> None:
-    """Be the trial process; does not return.
+def run_trial_process(command: Spawn, *, server: int, close: Iterable[int], signals: Iterable[int]) -> None:
+    """Run the trial in this process; never returns.
 
     Args:
         command: what to run.

@@ -4,7 +4,7 @@ It imports the runtime and the user's code once and forks a process for each tri
 
 Invariants:
 
-* It has one thread and sleeps in `poll`: nothing is looked at on a timer.
+* It has one thread, which sleeps in `poll`; nothing is polled on a timer.
 * When a trial has ended, for whatever reason, all its descendants are killed, daemons of their own session included,
   and only then is the trial reported as `Exited`.
 * When the parent is gone (end of the control socket, or its death as such), every trial is killed and this process
@@ -57,7 +57,7 @@ class _ParentGoneError(Exception):
     """No client is left."""
 
 
-class _ToldToEndError(Exception):
+class _TerminatedError(Exception):
     """This process is ended by a signal."""
 
 
@@ -105,7 +105,7 @@ class ForkServer:
                 self._step()
         except (_ParentGoneError, ConnectionError):
             self._end_everything()
-        except _ToldToEndError:
+        except _TerminatedError:
             with contextlib.suppress(ConnectionError):
                 self._release()  # these had ended before
             self._end_everything(report=False)
@@ -125,13 +125,13 @@ class ForkServer:
             received = os.read(self._wake_read, 4096)
             self._reap()
             if signal.SIGTERM in received or signal.SIGHUP in received:
-                raise _ToldToEndError
+                raise _TerminatedError
         if self._withheld and time.monotonic() >= self._withheld_until:
             self._release()
         if self._control.fileno() in ready:
-            self._obey()
+            self._handle_command()
 
-    def _obey(self) -> None:
+    def _handle_command(self) -> None:
         command = receive_command(self._control)
         if command is None:
             raise _ParentGoneError
@@ -206,7 +206,7 @@ class ForkServer:
         if pid == 0:
             close = [self._control.detach(), self._wake_read, self._wake_write]
             close += [self._parent_fd] if self._parent_fd >= 0 else []
-            child.live(command, server=server, close=close, signals=_HANDLED)
+            child.run_trial_process(command, server=server, close=close, signals=_HANDLED)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._trials[pid] = command.key
         self._pids[command.key] = pid

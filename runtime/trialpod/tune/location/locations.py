@@ -17,7 +17,7 @@ from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 
 DEFAULT_STORAGE = "~/trialpod-results"
-"""Environment variable: the folder for the directories of experiments that are kept in a storage elsewhere."""
+"""Default parent directory of experiments."""
 
 
 @dataclass(frozen=True, slots=True)
