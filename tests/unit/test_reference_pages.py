@@ -30,6 +30,9 @@ class TestReferencePages:
         assert (ROOT / "docs" / "chart-values.md").read_text() == page, "run tools/make_references"
         assert "| `metrics.serviceMonitor.enabled` |" in page
 
+    def test_page_of_commands_is_the_committed_one(self, tool: ModuleType) -> None:
+        assert (ROOT / "docs" / "cli-reference.md").read_text() == tool.cli_page(), "run tools/make_references"
+
     def test_commands_and_options_of_the_page_exist(self) -> None:
         text = (ROOT / "docs" / "cli-reference.md").read_text()
         sections = re.split(r"^## trialpod ([\w-]+)$", text, flags=re.MULTILINE)[1:]

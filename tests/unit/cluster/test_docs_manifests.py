@@ -11,8 +11,11 @@ import yaml
 from trialpod_operator.api.loader import check_text
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = ("kubernetes.md", "pods.md", "lifecycle.md", "troubleshooting.md")
-DOC = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
+PAGES = (
+    "auto.md", "commands.md", "distributed.md", "gpus.md", "kubernetes.md", "lifecycle.md", "manifest.md",
+    "plug-ins.md", "pods.md", "storage.md", "trial-kinds.md", "troubleshooting.md",
+)  # fmt: skip
+CHART_VALUES = yaml.safe_load((ROOT / "charts/trialpod/values.yaml").read_text())
 EXAMPLES = sorted((ROOT / "examples/kubernetes").glob("*.yaml"))
 WHOLE = """
 apiVersion: trialpod.dev/v1alpha1
@@ -20,27 +23,44 @@ kind: TuneExperiment
 metadata: {name: part}
 spec:
   trainable: {entrypoint: "train:train"}
+  searchSpace: {lr: {uniform: [0, 1]}}
+  metric: loss
+  mode: min
 """
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", DOC, re.DOTALL | re.MULTILINE)
+def blocks(language: str, *pages: str) -> list[tuple[str, str]]:
+    """Return the blocks of pages, each with its page and number."""
+    found = []
+    for page in pages:
+        text = (ROOT / "docs" / page).read_text()
+        matches = re.findall(rf"^```{language}\b.*\n((?:.*\n)*?)^```$", text, re.MULTILINE)
+        found += [(f"{page}-{number}", block) for number, block in enumerate(matches)]
+    return found
+
+
+YAML = blocks("yaml", *PAGES)
 
 
 def problems(text: str, source: str) -> list[str]:
     return [str(problem) for problem in check_text(text, source).problems]
 
 
-@pytest.mark.parametrize("number", range(len(blocks("yaml"))))
-def test_yaml_of_the_documentation_is_valid(number: int) -> None:
-    text = blocks("yaml")[number]
-    if list(yaml.safe_load(text) if "---" not in text else ()) == ["metadata"]:
-        text = WHOLE.replace("metadata: {name: part}\n", text)
-    elif not any("kind" in document for document in yaml.safe_load_all(text)):
-        text = WHOLE + re.sub("^(?=.)", "  ", text, flags=re.MULTILINE)  # a part of a spec
+@pytest.mark.parametrize("text", [text for _, text in YAML], ids=[name for name, _ in YAML])
+def test_yaml_of_the_documentation_is_valid(text: str) -> None:
+    documents = list(yaml.safe_load_all(text))
+    if not any("kind" in document for document in documents):
+        whole, part = yaml.safe_load(WHOLE), documents[0]
+        if set(part) <= set(CHART_VALUES):
+            return
+        if set(part) <= {"metadata", "spec"}:
+            whole["metadata"] |= part.get("metadata", {})
+            part = part.get("spec", {})
+        whole["spec"] |= part
+        text = yaml.safe_dump(whole)
     elif "TuneExperiment\n" not in text:
-        return  # a resource of somebody else's
-    assert problems(text, f"block {number}") == []
+        return  # a resource of another kind
+    assert problems(text, "block") == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -49,13 +69,13 @@ def test_examples_for_a_cluster_are_valid(path: Path) -> None:
 
 
 def test_there_are_blocks_and_examples() -> None:
-    assert len(blocks("yaml")) >= 3
+    assert len(YAML) >= 15
     assert {path.name for path in EXAMPLES} >= {"digits.yaml", "gpu.yaml", "configmap.yaml"}
 
 
 def test_python_of_the_documentation_makes_a_tuner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    for text in blocks("python"):
+    for _, text in blocks("python", "kubernetes.md"):
         found: dict[str, object] = {"__name__": "documented"}
         exec(compile(text, "docs/kubernetes.md", "exec"), found)
         assert "tuner" in found
