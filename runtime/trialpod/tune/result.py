@@ -231,8 +231,8 @@ class Result:
     def metrics_dataframe(self) -> pd.DataFrame:
         """All results as a pandas DataFrame, one row for each iteration; empty when there are none.
 
-        The config is in columns such as ``config/lr``. Of iterations that a retried trial reported again, the later
-        report is there.
+        The config is in columns such as ``config/lr``. Where a retried trial went back to a checkpoint,
+        what it reported after that before is not there.
 
         Raises:
             InvalidInputError: pandas is not installed.

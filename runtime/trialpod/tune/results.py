@@ -2,7 +2,8 @@
 
 ``result.json`` has one JSON object a line, in order of arrival, with NaN and Infinity as Python writes them; nested
 metrics are nested there, and have names such as "a/b" here. A trial
-that was retried from a checkpoint reports some iterations again; those rows count, and the earlier ones do not.
+that was retried from a checkpoint reports some iterations again; those rows count. What an earlier attempt reported
+after that checkpoint does not, also where it had come further than the later one.
 
 Ranking reads no file for the scope "last"; the other scopes read ``result.json`` of every trial.
 """
@@ -68,7 +69,7 @@ def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
 
 
 def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without those that a later attempt of the trial reported again."""
+    """Return the rows without those that a later attempt of the trial went back behind, or reported again."""
     attempts: list[int] = []
     attempt, before = 0, -math.inf
     for row in rows:
@@ -80,9 +81,19 @@ def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     if attempt == 0:
         return list(rows)
     newest: dict[Any, int] = {}
+    starts = [math.inf] * (attempt + 1)  # the first iteration of each attempt
     for row, number in zip(rows, attempts, strict=True):
-        newest[_iteration(row)] = number
-    kept = [row for row, number in zip(rows, attempts, strict=True) if newest[_iteration(row)] == number]
+        iteration = _iteration(row)
+        newest[iteration] = number
+        if isinstance(iteration, (int, float)):
+            starts[number] = min(starts[number], iteration)
+    ends = [min(starts[number + 1 :], default=math.inf) for number in range(attempt + 1)]
+    kept = []
+    for row, number in zip(rows, attempts, strict=True):
+        iteration = _iteration(row)
+        left = isinstance(iteration, (int, float)) and iteration >= ends[number]
+        if newest[iteration] == number and not left:
+            kept.append(row)
     if all(isinstance(_iteration(row), (int, float)) for row in kept):
         kept.sort(key=_iteration)
     return kept

@@ -57,7 +57,28 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_a_retried_attempt_supersedes_what_it_reported_again() -> None:
     rows = [row(1, 1, 0.1), row(2, 2, 0.2), row(3, 3, 0.3), row(4, 4, 0.4), row(2, 1, 2.2), row(3, 2, 3.3)]
     kept = without_superseded(rows)
-    assert [(r["training_iteration"], r["loss"]) for r in kept] == [(1, 0.1), (2, 2.2), (3, 3.3), (4, 0.4)]
+    assert [(r["training_iteration"], r["loss"]) for r in kept] == [(1, 0.1), (2, 2.2), (3, 3.3)]
+
+
+class TestAnAttemptThatEndsBeforeTheCrashedOne:
+    ROWS = tuple(row(n, n, n / 10) for n in range(1, 11)) + tuple(row(n, n - 5, n) for n in (6, 7, 8))
+
+    def test_the_last_result_is_of_the_later_attempt(self, tmp_path: Path) -> None:
+        write_results(tmp_path, list(self.ROWS))
+        metrics = Result.from_path(tmp_path).metrics
+        assert (metrics["training_iteration"], metrics["loss"]) == (8, 8.0)
+
+    def test_what_the_crashed_one_reported_beyond_is_left_out(self) -> None:
+        kept = [each["loss"] for each in without_superseded(self.ROWS)]
+        assert kept == [0.1, 0.2, 0.3, 0.4, 0.5, 6, 7, 8]
+
+    def test_a_third_attempt_may_go_back_further(self) -> None:
+        kept = without_superseded([*self.ROWS, row(3, 1, 30.0)])
+        assert [each["loss"] for each in kept] == [0.1, 0.2, 30.0]
+
+    def test_a_later_start_leaves_all_before_it(self) -> None:
+        rows = [row(1, 1, 0.1), row(2, 2, 0.2), row(9, 1, 0.9)]
+        assert without_superseded(rows) == rows
 
 
 def test_rows_of_one_attempt_never_supersede_each_other() -> None:
