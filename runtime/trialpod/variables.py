@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from trialpod.errors import InvalidInputError
+
 SCRIPTS = "Scripts and experiments on one machine"
 CLUSTER_CLIENT = "Scripts and commands that use a cluster"
 STORAGES = "Storage and checkpoints"
@@ -213,6 +215,22 @@ RAY_ORIG_WORKING_DIR = "TUNE_ORIG_WORKING_DIR"
 """Ray Tune's name for `ORIG_WORKING_DIR`."""
 RAY_CHDIR_TO_TRIAL_DIR = "RAY_CHDIR_TO_TRIAL_DIR"
 """With "0", trials stay in the folder in which the experiment was started."""
+
+
+_YES = ("1", "true", "yes", "on")
+_NO = ("", "0", "false", "no", "off")
+
+
+def is_on(variable: str, text: str) -> bool:
+    """Return what the value of a variable that is 1 or 0 means; an empty one is 0.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    lowered = text.strip().lower()
+    if lowered not in _YES + _NO:
+        raise InvalidInputError(f"variable {variable}={text!r}: must be 1 or 0")
+    return lowered in _YES
 
 
 def reference() -> str:

@@ -24,9 +24,6 @@ RAY_CALLBACKS = "RAY_TUNE_CALLBACKS"
 RESULT_DIR = "TUNE_RESULT_DIR"
 """Ray Tune's name for where experiments are stored that do not say it."""
 
-_YES = ("1", "true", "yes", "on")
-_NO = ("", "0", "false", "no", "off")
-
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
@@ -62,9 +59,9 @@ class Overrides:
             run_name=name,
             storage_path=environ.get(variables.STORAGE) or None,
             max_concurrent=_positive(variables.MAX_CONCURRENT, environ.get(variables.MAX_CONCURRENT, "")),
-            resume=_yes(variables.RESUME, environ.get(variables.RESUME, "")),
+            resume=variables.is_on(variables.RESUME, environ.get(variables.RESUME, "")),
             if_exists=_if_exists(environ.get(variables.IF_EXISTS, "")),
-            strict_metric=not _yes(NOT_STRICT, environ.get(NOT_STRICT, "")),
+            strict_metric=not variables.is_on(NOT_STRICT, environ.get(NOT_STRICT, "")),
             default_storage=environ.get(RESULT_DIR) or None,
             callbacks=tuple(
                 dict.fromkeys([*_listed(environ, variables.CALLBACKS), *_listed(environ, RAY_CALLBACKS)])
@@ -116,10 +113,3 @@ def _positive(variable: str, text: str) -> int | None:
     if not text.strip().isdecimal() or int(text) < 1:
         raise InvalidInputError(f"variable {variable}={text!r}: must be an integer of at least 1")
     return int(text)
-
-
-def _yes(variable: str, text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered not in _YES + _NO:
-        raise InvalidInputError(f"variable {variable}={text!r}: must be 1 or 0")
-    return lowered in _YES

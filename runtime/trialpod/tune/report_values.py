@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError, WrongTypeError, nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, MAX_RESULT_BYTES, StopRule
 from trialpod.protocol.nested import NestedNames
@@ -151,7 +152,9 @@ class StopRules:
         self._warned: set[str] = set()
         self._judged = False  # a result had a number under one of the keys
         self._unjudged = 0
-        self._strict = os.environ.get(LENIENT_VARIABLE, "0") == "0" if strict is None else strict
+        if strict is None:
+            strict = not variables.is_on(LENIENT_VARIABLE, os.environ.get(LENIENT_VARIABLE, ""))
+        self._strict = strict
         self.must_end = False
         """Whether nothing but these rules ends the trial: a class steps until it is stopped."""
 

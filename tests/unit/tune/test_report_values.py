@@ -127,6 +127,13 @@ class TestMisspeltStopKeys:
         other.must_end = True
         assert not any(other.met(self.RESULT) for _ in range(MAX_UNJUDGED + 1))
 
-    def test_the_check_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+    @pytest.mark.parametrize("value", ["1", "true", "ON"])
+    def test_the_check_can_be_switched_off(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", value)
         assert not StopRules([StopRule("losss", 1)]).met(self.RESULT)
+
+    @pytest.mark.parametrize("value", ["0", "", "false", "Off"])
+    def test_the_check_stays_on_for_values_that_mean_no(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", value)
+        with pytest.raises(StopRuleError, match="losss"):
+            StopRules([StopRule("losss", 1)]).met(self.RESULT)
