@@ -6,6 +6,7 @@ these. The reader of a variable checks its value, and names it in the error.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from trialpod.errors import InvalidInputError
@@ -231,6 +232,38 @@ def is_on(variable: str, text: str) -> bool:
     if lowered not in _YES + _NO:
         raise InvalidInputError(f"variable {variable}={text!r}: must be 1 or 0")
     return lowered in _YES
+
+
+def read_amount(variable: str, text: str) -> float | None:
+    """Return the number in a variable, None if it is empty.
+
+    Raises:
+        InvalidInputError: it is none, or negative.
+    """
+    text = text.strip()
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        number = -1.0
+    if number is not None and not 0 <= number < math.inf:
+        raise InvalidInputError(f"variable {variable}={text!r}: must be a number of at least 0")
+    return number
+
+
+def read_amounts(variable: str, text: str) -> dict[str, float]:
+    """Return the numbers in a variable by their names: ``license=2,disk=1``.
+
+    Raises:
+        InvalidInputError: it has another form.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        number = read_amount(variable, value)
+        if not name.strip() or number is None:
+            raise InvalidInputError(f"variable {variable}={part!r}: must be name=number, with commas between")
+        found[name.strip()] = number
+    return found
 
 
 def reference() -> str:

@@ -18,7 +18,6 @@ Two rules for the environment of a trial:
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -28,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.variables import CPUS, GPUS, RESOURCES
+from trialpod.variables import CPUS, GPUS, RESOURCES, read_amount, read_amounts
 from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
 
 _UNIT = 10_000
@@ -76,8 +75,8 @@ class Machine:
             root: where ``proc``, ``sys`` and ``dev`` are.
         """
         variables = os.environ if environ is None else environ
-        cpus = _said(variables, CPUS) if cpus is None else cpus
-        if gpus is None and (said := _said(variables, GPUS)) is not None:
+        cpus = read_amount(CPUS, variables.get(CPUS, "")) if cpus is None else cpus
+        if gpus is None and (said := read_amount(GPUS, variables.get(GPUS, ""))) is not None:
             gpus = int(said)
         groups = _cgroups(root)
         if cpus is None:
@@ -88,7 +87,7 @@ class Machine:
         limit = _memory_limit(root, groups)
         found = _visible_gpus(variables, root) if gpus is None else tuple(str(i) for i in range(gpus))
         memory = memory if limit is None else min(memory, limit)
-        return cls(cpus=cpus, memory=memory, gpus=found, custom=_custom(variables))
+        return cls(cpus=cpus, memory=memory, gpus=found, custom=read_amounts(RESOURCES, variables.get(RESOURCES, "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,30 +343,6 @@ def _memory_limit(root: Path, groups: Mapping[str, str]) -> int | None:
 def _physical_memory(root: Path) -> int:
     found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _said(environ: Mapping[str, str], variable: str) -> float | None:
-    """Return the number in a variable, None if it is not set."""
-    text = environ.get(variable, "").strip()
-    try:
-        number = float(text) if text else None
-    except ValueError:
-        number = -1.0
-    if number is not None and not 0 <= number < math.inf:
-        raise InvalidInputError(f"variable {variable}={text!r}: must be a number of at least 0")
-    return number
-
-
-def _custom(environ: Mapping[str, str]) -> dict[str, float]:
-    """Return the amounts of other resources: ``TRIALPOD_RESOURCES=license=2,disk=1``."""
-    amounts: dict[str, float] = {}
-    for part in filter(None, environ.get(RESOURCES, "").split(",")):
-        name, _, amount = part.partition("=")
-        said = _said({RESOURCES: amount}, RESOURCES)
-        if not name.strip() or said is None:
-            raise InvalidInputError(f"variable TRIALPOD_RESOURCES={part!r}: must be name=number, with commas between")
-        amounts[name.strip()] = said
-    return amounts
 
 
 def _visible_gpus(environ: Mapping[str, str], root: Path) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from trialpod.protocol.readable import readable
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("TRIALPOD_CPUS", raising=False)
     monkeypatch.delenv("TRIALPOD_GPUS", raising=False)
+    monkeypatch.delenv("TRIALPOD_RESOURCES", raising=False)
     yield
     ray.shutdown()
 
@@ -166,7 +167,21 @@ def test_init_says_whether_output_of_trials_is_shown(monkeypatch: pytest.MonkeyP
         assert os.environ["TRIALPOD_TRIAL_OUTPUT"] == "0"
         ray.init(log_to_driver=True, ignore_reinit_error=True)
         assert os.environ["TRIALPOD_TRIAL_OUTPUT"] == "1"
-    assert "TRIALPOD_TRIAL_OUTPUT" not in os.environ
+    assert os.environ["TRIALPOD_TRIAL_OUTPUT"] == "1"
+
+
+def test_shutdown_takes_back_what_init_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIALPOD_CPUS", "8")
+    monkeypatch.delenv("TRIALPOD_TRIAL_OUTPUT", raising=False)
+    before = dict(os.environ)
+    ray.init(num_cpus=2, num_gpus=1, resources={"license": 2}, log_to_driver=False)
+    ray.init(num_cpus=3, ignore_reinit_error=True)
+    assert ray.cluster_resources() == {"CPU": 3, "GPU": 1, "license": 2}
+    ray.shutdown()
+    assert dict(os.environ) == before
+    monkeypatch.setenv("TRIALPOD_TRIAL_OUTPUT", "0")
+    ray.shutdown()
+    assert os.environ["TRIALPOD_TRIAL_OUTPUT"] == "0"
 
 
 def test_this_machine_is_the_one_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,8 @@ _HARMLESS = [
     "num_redis_shards",
 ]
 _initialized = False
+_before: dict[str, str | None] = {}
+"""What the variables that `init` set were before; `shutdown` sets them back."""
 
 
 class _Context(dict[str, Any]):
@@ -141,13 +143,13 @@ def init(
             continue
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
             raise InvalidInputError(f"ray.init: num_cpus and num_gpus must be numbers of at least 0, not {number!r}")
-        os.environ[variable] = f"{number:g}"
+        _set(variable, f"{number:g}")
     if resources:
         if not all(isinstance(amount, (int, float)) and amount >= 0 for amount in resources.values()):
             raise InvalidInputError(f"ray.init(resources={resources!r}): must be a dict of names to numbers")
-        os.environ[variables.RESOURCES] = ",".join(f"{name}={amount:g}" for name, amount in resources.items())
+        _set(variables.RESOURCES, ",".join(f"{name}={amount:g}" for name, amount in resources.items()))
     if log_to_driver is not None:
-        os.environ[variables.TRIAL_OUTPUT] = "1" if log_to_driver else "0"
+        _set(variables.TRIAL_OUTPUT, "1" if log_to_driver else "0")
     if address not in (None, "local"):
         log.warning("ray.init(address=%r): there is no Ray cluster; trials run where the Tuner's backend runs them",
                     address)  # fmt: skip
@@ -158,11 +160,21 @@ def init(
     return _Context()
 
 
+def _set(variable: str, value: str) -> None:
+    _before.setdefault(variable, os.environ.get(variable))
+    os.environ[variable] = value
+
+
 def shutdown(_exiting_interpreter: bool = False) -> None:
-    """Note that Ray has been stopped."""
+    """Note that Ray has been stopped; what `init` was given does not count any more."""
     global _initialized
     _initialized = False
-    os.environ.pop(variables.TRIAL_OUTPUT, None)
+    while _before:
+        variable, value = _before.popitem()
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
 
 
 def is_initialized() -> bool:
@@ -315,12 +327,12 @@ def cancel(object_ref: ObjectRef, *, force: bool = False, recursive: bool = True
 
 def cluster_resources() -> dict[str, float]:
     """Return what this machine has, or what `init` was given."""
-    cpus = os.environ.get(variables.CPUS)
-    gpus = os.environ.get(variables.GPUS)
-    found = {"CPU": float(cpus) if cpus else float(len(os.sched_getaffinity(0)))}
-    if gpus or get_gpu_ids():
-        found["GPU"] = float(gpus) if gpus else float(len(get_gpu_ids()))
-    return found
+    cpus = variables.read_amount(variables.CPUS, os.environ.get(variables.CPUS, ""))
+    gpus = variables.read_amount(variables.GPUS, os.environ.get(variables.GPUS, ""))
+    found = {"CPU": float(len(os.sched_getaffinity(0))) if cpus is None else cpus}
+    if gpus is not None or get_gpu_ids():
+        found["GPU"] = float(len(get_gpu_ids())) if gpus is None else gpus
+    return found | variables.read_amounts(variables.RESOURCES, os.environ.get(variables.RESOURCES, ""))
 
 
 def available_resources() -> dict[str, float]:
