@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -123,6 +124,47 @@ def test_actors_have_names_and_an_end() -> None:
         ray.get(counter.add.remote())
     with pytest.raises(ValueError, match="no actor called"):
         ray.get_actor("the counter")
+
+
+class TestAnActorThatWasKilled:
+    @pytest.mark.parametrize("end", [ray.kill, lambda actor: actor.__ray_terminate__.remote()])
+    def test_its_object_and_its_thread_are_freed(self, end: Callable[[Any], Any]) -> None:
+        freed = threading.Event()
+
+        class Large:
+            def thread(self) -> threading.Thread:
+                weakref.finalize(self, freed.set)
+                return threading.current_thread()
+
+        actor = ray.remote(Large).remote()
+        thread = ray.get(actor.thread.remote())
+        end(actor)
+        thread.join(10)
+        assert not thread.is_alive()
+        assert freed.wait(10)
+        with pytest.raises(RayActorError, match="was killed"):
+            ray.get(actor.thread.remote())
+
+    def test_what_it_was_asked_besides_fails(self) -> None:
+        begun, resume = threading.Event(), threading.Event()
+
+        class Slow:
+            def work(self) -> int:
+                begun.set()
+                resume.wait()
+                return 1
+
+        actor = ray.remote(Slow).remote()
+        first, second = actor.work.remote(), actor.work.remote()
+        begun.wait()
+        ray.kill(actor)
+        ray.kill(actor)
+        third = actor.work.remote()
+        resume.set()
+        assert ray.get(first) == 1
+        for ref in (second, third):
+            with pytest.raises(RayActorError, match="was killed"):
+                ray.get(ref, timeout=10)
 
 
 def test_an_actor_that_cannot_be_made_tells_everyone_who_asks() -> None:

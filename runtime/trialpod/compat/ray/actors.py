@@ -1,6 +1,7 @@
 """Actors in threads: an object whose methods are called one after the other, from anywhere.
 
-Invariant: everything that an actor's object does happens in its one thread.
+Invariants: everything that an actor's object does happens in its one thread. Once an actor is gone, what it was asked
+fails, its thread ends and its object is dropped.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ class ActorHandle:
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._object: Any = None
         self._gone: BaseException | None = None
-        self._lock = threading.Lock()
-        self._made = ObjectRef()
+        self._lock = threading.Lock()  # of `_gone`: nothing is queued behind the None that ends the thread
         threading.Thread(target=self._live, args=(args, kwargs), daemon=True).start()
 
     def _live(self, args: Any, kwargs: Any) -> None:
@@ -63,12 +63,10 @@ class ActorHandle:
         except BaseException as error:  # noqa: BLE001
             gone = RayActorError(f"the actor {self._cls.__name__} could not be made: {type(error).__name__}: {error}")
             gone.__cause__ = error
-            self._gone = gone
-        while True:
-            call = self._calls.get()
-            if call is None:
-                return
+            self._leave(gone)
+        while (call := self._calls.get()) is not None:
             call()
+        self._object = None
 
     def _ask(self, refs: list[ObjectRef], name: str, args: Any, kwargs: Any) -> None:
         def call() -> Any:
@@ -77,10 +75,20 @@ class ActorHandle:
             positional, named = resolved(args, kwargs)
             return getattr(self._object, name)(*positional, **named)
 
-        self._calls.put(lambda: settle(refs, call))
+        with self._lock:
+            if self._gone is None:
+                self._calls.put(lambda: settle(refs, call))
+                return
+        settle(refs, call)
+
+    def _leave(self, why: BaseException) -> None:
+        with self._lock:
+            if self._gone is None:
+                self._gone = why
+                self._calls.put(None)
 
     def _end(self) -> None:
-        self._gone = self._gone or RayActorError(f"the actor {self._cls.__name__} was killed")
+        self._leave(RayActorError(f"the actor {self._cls.__name__} was killed"))
         if self._name is not None:
             _named.pop(self._name, None)
 
