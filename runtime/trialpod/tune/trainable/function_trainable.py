@@ -3,7 +3,8 @@
 In trials a function is run directly; a class made by `wrap_function` counts as its function there.
 
 Invariants: the function runs in a thread, and only while a `train` call waits for its next result; one such object at
-a time in a process, because `tune.report` reports to it.
+a time in a process, because `tune.report` reports to it. Each run of the function has a hand and a folder of its own;
+the folder is removed when the run is ended, and a run that ends late touches no other's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import queue
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -31,26 +33,31 @@ from trialpod.tune.trainable.trainable import Trainable
 RESULT_DUPLICATE = "__duplicate__"
 
 
+_late: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # of runs that were ended and still work
+
+
 class _Hand:
     """The channel between the function's thread and `step`: one result is handed over, then the thread waits."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self) -> None:
         self.preempted = False
         self.nested = NestedNames()
         self.results: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
         self.resume = threading.Semaphore(0)
         self.stopping = False
         self.newest: Checkpoint | None = None
-        self._folder = folder
+        self.folder = tempfile.mkdtemp(prefix="trialpod-function-")
         self._count = 0
 
     def judge(self, result: dict[str, Any]) -> bool:
+        if threading.current_thread() in _late:  # `tune.report` of an earlier run
+            raise TrialStopped("stopped")
         return False
 
     def snapshot(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
         name = f"checkpoint_{self._count:06d}"
-        shutil.copytree(source, os.path.join(self._folder, name))
-        self.newest = Checkpoint(os.path.join(self._folder, name))
+        shutil.copytree(source, os.path.join(self.folder, name))
+        self.newest = Checkpoint(os.path.join(self.folder, name))
         info = CheckpointInfo(name=name, index=self._count, iteration=0, metrics={}, attempt=1)
         self._count += 1
         return info
@@ -64,10 +71,14 @@ class _Hand:
         """Nothing has to be committed."""
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
-        return Checkpoint(os.path.join(self._folder, checkpoint.name))
+        return Checkpoint(os.path.join(self.folder, checkpoint.name))
 
     def time_left_s(self) -> float | None:
         return None
+
+    def remove(self) -> None:
+        """Remove its folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class FunctionTrainable(Trainable):
@@ -82,7 +93,7 @@ class FunctionTrainable(Trainable):
         self._ended = False
         self._start_from: Checkpoint | None = None
         self._last_metrics: dict[str, Any] = {}
-        self._hand = _Hand(tempfile.mkdtemp(prefix="trialpod-function-"))
+        self._hand = _Hand()
 
     def step(self) -> dict[str, Any]:
         """Run the function to its next report and return it; its end is the last one again, with ``done``.
@@ -119,17 +130,21 @@ class FunctionTrainable(Trainable):
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Let the function start, or start again, from a checkpoint."""
-        self._end()
-        kept = tempfile.mkdtemp(prefix="trialpod-function-")
         given = Checkpoint.from_dict(checkpoint) if isinstance(checkpoint, dict) else Checkpoint(checkpoint)
-        self._start_from = Checkpoint(given.to_directory(kept))
+        hand = _Hand()
+        try:
+            start_from = Checkpoint(given.to_directory(os.path.join(hand.folder, "start")))
+        except BaseException:
+            hand.remove()
+            raise
+        self._end()
+        self._hand, self._start_from = hand, start_from
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """End the function, and run it with another config from the next step on."""
         self._end()
         self._function_config = new_config
-        self._start_from = None
-        self._hand.newest = None
+        self._hand, self._start_from = _Hand(), None
         return True
 
     def cleanup(self) -> None:
@@ -142,10 +157,10 @@ class FunctionTrainable(Trainable):
         )
         session = Session(info, self._hand, checkpoint=self._start_from)
         sessions.install(session)
-        self._thread = threading.Thread(target=self._run, args=(session,), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(session, self._hand), daemon=True)
         self._thread.start()
 
-    def _run(self, session: Session) -> None:
+    def _run(self, session: Session, hand: _Hand) -> None:
         from trialpod.legacy.status_reporter import StatusReporter
 
         function = self._wrapped_function
@@ -167,20 +182,22 @@ class FunctionTrainable(Trainable):
             last = error
         if sessions.current() is session:
             sessions.install(None)
-        self._hand.results.put(last)
+        hand.results.put(last)
+        if hand.stopping:
+            hand.remove()
 
     def _end(self) -> None:
-        thread = self._thread
-        if thread is None:
-            return
-        self._hand.stopping = True
-        self._hand.resume.release()
-        thread.join(float(os.environ.get("TUNE_FUNCTION_THREAD_TIMEOUT_S", "2")))
-        sessions.install(None)
-        newest = self._hand.newest
-        self._ended = False
-        self._thread, self._hand = None, _Hand(tempfile.mkdtemp(prefix="trialpod-function-"))
-        self._hand.newest = newest
+        """End the run, and remove its folder, or leave that to its thread; another hand has to follow."""
+        thread, hand = self._thread, self._hand
+        self._thread, self._ended = None, False
+        hand.stopping = True
+        if thread is not None:
+            hand.resume.release()
+            thread.join(float(os.environ.get("TUNE_FUNCTION_THREAD_TIMEOUT_S", "2")))
+            if thread.is_alive():
+                _late.add(thread)
+                return
+        hand.remove()
 
 
 def wrap_function(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import CheckpointError, TrainableError
+from trialpod.tune import session
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.trainable.function_trainable import wrap_function
 
@@ -77,3 +80,85 @@ def test_what_the_function_raises_is_raised_by_train() -> None:
 
 def test_a_wrapped_function_counts_as_the_function_in_trials() -> None:
     assert resolve_trainable(wrap_function(steps)) is steps
+
+
+def test_a_restored_one_saves_what_it_was_given(tmp_path: Path) -> None:
+    wrapped = wrap_function(steps)({"n": 9})
+    wrapped.train()
+    saved = wrapped.save(str(tmp_path / "first"))
+    wrapped.train()
+    wrapped.restore(saved)
+    again = wrapped.save(str(tmp_path / "again"))
+    wrapped.restore(again)
+    assert wrapped.train()["n"] == 2
+    wrapped.stop()
+
+
+class TestAFunctionThatEndsLate:
+    """It has been told to stop, and works on in a ``finally`` block when the next run begins."""
+
+    def test_the_next_run_has_its_own_results(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "0")
+        threads: list[threading.Thread] = []
+        resume = threading.Event()
+        late: list[BaseException] = []
+
+        def function(config: dict[str, Any]) -> None:
+            if config["n"] == 2:
+                resume.set()
+                threads[0].join(10)
+                tune.report(n=2)
+            threads.append(threading.current_thread())
+            try:
+                tune.report(n=1)
+            finally:
+                resume.wait(10)
+                try:
+                    tune.report(n=99)
+                except session.TrialStopped as error:
+                    late.append(error)
+
+        wrapped = wrap_function(function)({"n": 1})
+        assert wrapped.train()["n"] == 1
+        assert wrapped.reset({"n": 2})
+        result = wrapped.train()
+        assert (result["n"], result["done"], len(late)) == (2, False, 1)
+        wrapped.stop()
+
+    def test_it_removes_its_own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "0")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        threads: list[threading.Thread] = []
+        resume = threading.Event()
+
+        def function(config: dict[str, Any]) -> None:
+            threads.append(threading.current_thread())
+            try:
+                tune.report({"n": 1}, checkpoint=tune.Checkpoint.from_dict({"n": 1}))
+            finally:
+                resume.wait(10)
+
+        wrapped = wrap_function(function)({})
+        wrapped.train()
+        wrapped.stop()
+        assert list(tmp_path.glob("trialpod-function-*"))
+        resume.set()
+        threads[0].join(10)
+        assert not list(tmp_path.glob("trialpod-function-*"))
+
+
+def test_no_folders_are_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    wrapped = wrap_function(steps)({"n": 9})
+    wrapped.train()
+    saved = wrapped.save(str(tmp_path / "saved"))
+    wrapped.restore(saved)
+    wrapped.train()
+    wrapped.reset({"n": 3})
+    wrapped.restore(saved)
+    with pytest.raises(CheckpointError):
+        wrapped.load_checkpoint(str(tmp_path / "missing"))
+    assert wrapped.train()["n"] == 2
+    wrapped.stop()
+    wrap_function(steps)({}).stop()
+    assert not list(tmp_path.glob("trialpod-function-*"))
