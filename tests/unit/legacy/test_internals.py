@@ -96,6 +96,34 @@ def test_error_of_a_trainable_is_an_event(tmp_path: Path) -> None:
     assert (event.type, str(event.result)) == ("ERROR", "too far")
 
 
+def test_a_trainable_that_failed_is_not_reused(tmp_path: Path) -> None:
+    executor = RayTrialExecutor(reuse_actors=True)
+    made: list[Counter] = []
+    stopped: list[Counter] = []
+
+    class Watched(Counter):
+        def setup(self, config: dict[str, Any]) -> None:
+            super().setup(config)
+            made.append(self)
+
+        def cleanup(self) -> None:
+            stopped.append(self)
+
+    tune.register_trainable("Watched", Watched)
+    good, far, last = (Trial("Watched", config={"by": by}, local_dir=str(tmp_path)) for by in (1, 100, 1))
+    executor.start_trial(good)
+    executor.stop_trial(good)
+    executor.start_trial(far)
+    assert (len(made), stopped) == (1, [])
+    event = executor.get_next_executor_event({far}, False)
+    executor.stop_trial(far, error=True, exc=event.result)
+    assert stopped == made
+    assert executor.start_trial(last)
+    assert len(made) == 2
+    executor.cleanup()
+    assert stopped == made
+
+
 def test_a_trial_knows_when_it_ends_saves_and_may_be_retried(tmp_path: Path) -> None:
     one = trial(
         tmp_path,

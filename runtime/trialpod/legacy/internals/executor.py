@@ -119,9 +119,10 @@ class RayTrialExecutor:
         return ExecutorEvent(TRAINING_RESULT, trial, result)
 
     def stop_trial(self, trial: Trial, error: bool = False, exc: BaseException | None = None) -> None:
-        """End the trial, as ERROR or TERMINATED."""
-        self._discard(trial)
-        trial.set_status(Trial.ERROR if error or exc is not None else Trial.TERMINATED)
+        """End the trial, as ERROR or TERMINATED; a Trainable that failed is not reused."""
+        failed = error or exc is not None
+        self._discard(trial, reuse=not failed)
+        trial.set_status(Trial.ERROR if failed else Trial.TERMINATED)
         if exc is not None:
             trial.outcome.error = f"{type(exc).__name__}: {exc}"
             trial.outcome.failures += 1
@@ -213,13 +214,13 @@ class RayTrialExecutor:
             raise _NotStartedError(f"the trial {trial.trial_id} has not been started in this executor (start_trial)")
         return made
 
-    def _discard(self, trial: Trial) -> None:
+    def _discard(self, trial: Trial, *, reuse: bool = True) -> None:
         if trial in self._due:
             self._due.remove(trial)
         made = self._objects.pop(trial.trial_id, None)
         if made is None:
             return
-        if self._reuses:
+        if self._reuses and reuse:
             self._kept.append(made)
         else:
             made.stop()
