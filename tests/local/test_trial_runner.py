@@ -137,3 +137,37 @@ def test_step_raises_errors_of_the_experiment(shell: Shell) -> None:
         "ValueError True",
         "ended RUNNING: 1",
     ]
+
+
+def test_runner_resumes_an_experiment_without_trials(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        from trialpod import tune
+        from trialpod.legacy.internals import TrialRunner
+
+        class Late(tune.search.Searcher):
+            def suggest(self, trial_id):
+                return {"x": 1} if os.path.exists("begun") else self.FINISHED
+
+        def train(config):
+            tune.report({"n": config["x"]})
+
+        tune.register_trainable("train", train)
+        storage = os.path.abspath("s")
+        tune.run("train", search_alg=Late(), num_samples=2, storage_path=storage, name="exp", verbose=0)
+        open("begun", "w").close()
+        runner = TrialRunner(local_checkpoint_dir=os.path.join(storage, "exp"), resume=True)
+        print("=", runner.resumed, runner.get_trials())
+        while not runner.is_finished():
+            runner.step()
+        print("=", runner.is_finished(), [trial.status for trial in runner.get_trials()])
+        """,
+    )
+    done = shell.python("script.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("=")] == [
+        "= True []",
+        "= True ['TERMINATED', 'TERMINATED']",
+    ]

@@ -251,7 +251,7 @@ class TrialRunner:
         unfinished, errored, restart = resume_choice("TrialRunner", self._resume)
         tuner = Tuner.restore(
             self._directory,
-            self._registered(names.pop()),
+            self._registered(names.pop()) if names else None,  # without trials, the stored one
             resume_unfinished=unfinished,
             resume_errored=errored,
             restart_errored=restart,
