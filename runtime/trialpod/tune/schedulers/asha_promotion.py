@@ -87,14 +87,12 @@ class PromotionASHAScheduler(MetricScheduler):
         self._next: dict[str, int] = {}  # trial_id -> the rung that it has to reach next
         self._waiting: dict[str, int] = {}  # trial_id -> the rung at which it is paused
         self._numbers: dict[str, int] = {}  # trial_id -> its number, in order of creation
-        self._ended: set[str] = set()
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Take the trial in; one that is added again keeps its rungs."""
         super().on_trial_add(tune_controller, trial)
         self._next.setdefault(trial.trial_id, 0)
         self._numbers.setdefault(trial.trial_id, len(self._numbers))
-        self._ended.discard(trial.trial_id)
         self._resume(trial.trial_id)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
@@ -118,7 +116,6 @@ class PromotionASHAScheduler(MetricScheduler):
         fresh = reached > self._next[trial_id]
         self._next[trial_id] = max(self._next[trial_id], reached)
         if time >= self._max_t:
-            self._ended.add(trial_id)
             self._explain("max_t", time, value, max_t=self._max_t)
             return self.STOP
         number = reached - 1
@@ -133,7 +130,6 @@ class PromotionASHAScheduler(MetricScheduler):
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
         """Count the trial no more for promotion; its values stay."""
-        self._ended.add(trial.trial_id)
         self._waiting.pop(trial.trial_id, None)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
@@ -185,7 +181,6 @@ class PromotionASHAScheduler(MetricScheduler):
             "next": self._next,
             "waiting": self._waiting,
             "numbers": self._numbers,
-            "ended": sorted(self._ended),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -197,7 +192,7 @@ class PromotionASHAScheduler(MetricScheduler):
         self._check_saved(state, milestones=self._milestones, max_t=self._max_t)
         self.metric, self.mode = state["metric"], state["mode"]
         self._next, self._waiting = dict(state["next"]), dict(state["waiting"])
-        self._numbers, self._ended = dict(state["numbers"]), set(state["ended"])
+        self._numbers = dict(state["numbers"])
         for rung, saved in zip(self._rungs, state["rungs"], strict=True):
             rung.set_state(saved)
 
