@@ -218,7 +218,7 @@ class TestRedirect:
 
 @pytest.mark.parametrize("target", ["nowhere", ":80", "host:", "host:port", "host:80x"])
 def test_redirect_to_no_address_is_no_answer(target: str) -> None:
-    with pytest.raises(TransportError, match="no host and port"):
+    with pytest.raises(TransportError, match="not a host and port"):
         Connection("https://localhost:1").redirect(target)
 
 

@@ -188,7 +188,8 @@ def load_command(name: str) -> Command:
         _unavailable(name, error, own=own)
     if not isinstance(loaded, Command):
         raise CommandUnavailableError(
-            f"`trialpod {name}`: {module}:{attribute} is not a trialpod Command; its package is at fault"
+            f"`trialpod {name}`: {module}:{attribute} is not a trialpod Command; report this to the package "
+            "that provides it"
         )
     return loaded
 
@@ -202,7 +203,7 @@ def _unavailable(name: str, error: ImportError, *, own: bool = True) -> NoReturn
     if own:
         advice = "the installation is incomplete: pip install --force-reinstall trialpod"
     else:
-        advice = "is the package that it comes from installed completely?"
+        advice = "reinstall the package that provides it"
     raise CommandUnavailableError(f"`trialpod {name}` cannot start: {error}; {advice}") from error
 
 

@@ -145,11 +145,13 @@ class Connection:
             target: "host:port". Its certificate is compared with the host of `address`.
 
         Raises:
-            TransportError: the target is none, or the address is no host's.
+            TransportError: the target is not a host and port, or the address has no host.
         """
         host, _, port = target.rpartition(":")
         if target and (self._scheme == "unix" or not host or not _is_number(port)):
-            raise TransportError(f"{self.address} sends this process to {target[:100]!r}, which is no host and port")
+            raise TransportError(
+                f"{self.address} sends this process to {target[:100]!r}, which is not a host and port"
+            )
         if target != self._elsewhere:
             self.close()
             self._elsewhere = target
@@ -322,5 +324,5 @@ def _parse(address: str) -> tuple[str, str, str]:
             target += ":80" if scheme == "http" else ":443"
         return scheme, target, host
     raise InvalidInputError(
-        f"{address!r} is no address of a report service; write unix:/path, http://host:port or https://host:port"
+        f"{address!r} is not the address of a report service; write unix:/path, http://host:port or https://host:port"
     )

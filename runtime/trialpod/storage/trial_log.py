@@ -336,7 +336,7 @@ class TrialLog:
             size = os.path.getsize(path)
         except FileNotFoundError:
             if offset:
-                self.warnings.append(f"{path} is gone; it starts again with the next result")
+                self.warnings.append(f"{path} was removed; a new file starts with the next result")
             return 0
         except OSError as error:
             raise storage_error(error, "cannot read", path) from error
@@ -344,7 +344,7 @@ class TrialLog:
             binary = name not in (RESULT_FILE, PROGRESS_FILE)
             offset = self._end_of_whole(path, end_of_last_record if binary else _end_of_last_line)
             what = "record" if binary else "line"
-            self.warnings.append(f"{path} is shorter than it was; it continues behind its last whole {what}")
+            self.warnings.append(f"{path} was truncated; appending after its last complete {what}")
         self._remove_new(path)
         if size > offset and self._copy_beside(path, offset):
             self._replaced.add(name)

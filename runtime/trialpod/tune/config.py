@@ -271,7 +271,7 @@ class TuneConfig:
             refuse(where, "num_samples", self.num_samples, "an integer of at least 1, or -1 for no limit")
         limit = self.max_concurrent_trials
         if limit is not None and (not is_int(limit) or (limit < 0 and not under_ray())):
-            refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
+            refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or 0 or None for no limit")
         seconds(self.time_budget_s)
         self._check_metrics(where)
         self._check_algorithm(where)

@@ -48,8 +48,9 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given, Mapping):
         if named:
             raise InvalidInputError(
-                f"tune.report got a dict of metrics and {', '.join(f'{key}=...' for key in named)} beside it; put "
-                "metrics into the dict. Its only other argument is checkpoint=..."
+                "tune.report got both a dict of metrics and keyword metrics "
+                f"({', '.join(f'{key}=...' for key in named)}); put all metrics into the dict. Its only other "
+                "argument is checkpoint=..."
             )
         return dict(given)
     only_number = as_number(given)
@@ -191,7 +192,7 @@ class StopRules:
         self._warned.add(key)
         if self._strict and key not in result and is_misspelt(key, result):
             raise StopRuleError(_explain(key, result))
-        log.warning("%s; it is not judged until it is", _explain(key, result))
+        log.warning("%s; the rule is ignored until a result has a number for it", _explain(key, result))
 
 
 def is_misspelt(key: str, result: Mapping[str, Any]) -> bool:

@@ -397,7 +397,12 @@ def newest_and_best(
 
 
 def checkpoints_in(location: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
-    """Return checkpoints with the metrics of their results, oldest first; `place` is a trial's directory or URI."""
+    """Return checkpoints with the metrics of their results, oldest first.
+
+    Args:
+        location: the trial's directory or URI.
+        infos: its checkpoints.
+    """
     ordered = sorted(infos, key=lambda info: info.index)
     if "://" in location:
         from trialpod.tune.checkpoints.checkpoint import StoredCheckpoint

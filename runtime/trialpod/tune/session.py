@@ -107,7 +107,7 @@ def _warn_of_replaced(metrics: dict[str, Any]) -> None:
         import logging
 
         logging.getLogger(__name__).warning(
-            "tune.report: %s of a result are the trial's own; report yours under other names", ", ".join(found)
+            "tune.report: trialpod sets %s itself; use other names for your metrics", ", ".join(found)
         )
 
 

@@ -145,7 +145,7 @@ class TestMissingPackage:
 def test_a_plug_in_that_is_no_command_is_blamed(fake: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     fake.command = 3  # type: ignore[attr-defined]
     assert cli.main(["fake"]) == 2
-    assert "its package is at fault" in capsys.readouterr().err
+    assert "report this to the package that provides it" in capsys.readouterr().err
 
 
 def test_the_help_lists_every_command(fake: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

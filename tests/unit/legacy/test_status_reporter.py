@@ -44,7 +44,7 @@ def test_a_metric_may_be_called_metrics(channel: Recorder) -> None:
     [
         ((), {}, "needs metrics"),
         (("text",), {}, "it got str"),
-        (({"loss": 1},), {"chekpoint": 2}, "chekpoint=... beside it"),
+        (({"loss": 1},), {"chekpoint": 2}, "keyword metrics .chekpoint=..."),
     ],
 )
 def test_what_is_no_report_is_refused_and_does_not_count(

@@ -130,7 +130,7 @@ def test_cut_event_file_resumes_after_its_last_whole_record(tmp_path: Path) -> N
     again.append([result(3, loss=0.4)])
     again.flush()
     assert steps(tmp_path / NAME) == [1, 3]
-    assert "behind its last whole record" in again.warnings[0]
+    assert "after its last complete record" in again.warnings[0]
 
 
 def test_without_an_encoder_there_is_no_event_file(tmp_path: Path) -> None:

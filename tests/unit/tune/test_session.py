@@ -221,4 +221,4 @@ def test_a_report_inside_a_class_trainable_only_warns(channel: Recorder) -> None
 def test_metrics_that_a_trial_replaces_are_named_once(session: Session, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         report({"loss": 1, "pid": 5, "config": "mine"})
-    assert caplog.text.count("tune.report: pid, config of a result are the trial's own") == 1
+    assert caplog.text.count("tune.report: trialpod sets pid, config itself") == 1

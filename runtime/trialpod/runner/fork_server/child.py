@@ -74,7 +74,9 @@ def _redirect(log_path: str) -> None:
             log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             # A full disk, or a folder that is gone: what the trial does about it can be reported.
-            write_stderr(f"trialpod: cannot open {log_path}: {error.strerror}; what this trial says comes here\n")
+            write_stderr(
+                f"trialpod: cannot open {log_path}: {error.strerror}; this trial's output is written here instead\n"
+            )
         else:
             os.dup2(log, 1)
             os.dup2(log, 2)

@@ -169,7 +169,7 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
     if code in _TRANSIENT_CODES or answer.status in _TRANSIENT_STATUS:
         return Failure(
             "transient",
-            StorageUnavailableError(f"{doing}: {endpoint} is not able to right now: {said}"),
+            StorageUnavailableError(f"{doing}: {endpoint} is temporarily unavailable: {said}"),
             code,
             ambiguous=answer.status >= _CUT_SHORT
             and code not in ("SlowDown", "SlowDownWrite", "XMinioServerNotInitialized"),

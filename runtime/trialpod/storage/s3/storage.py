@@ -361,7 +361,9 @@ class S3Storage(Storage):
             self._make_bucket(patience)
             return
         if b"<ListBucketResult" not in answer.body:
-            raise not_s3(doing, self._client.options.endpoint, "the list of objects is none")
+            raise not_s3(
+                doing, self._client.options.endpoint, "the response is not a list of objects (ListBucketResult)"
+            )
 
     def _make_bucket(self, patience: float) -> None:
         doing = f"cannot make the bucket {self._client.bucket}"

@@ -92,7 +92,7 @@ class Checkpoint:
         """Return its directory: what older scripts were given in its place is a path."""
         if self._is_remote:
             raise InvalidInputError(
-                f"{self.path} is no directory of this machine; read it in `with checkpoint.as_directory() as path:`"
+                f"{self.path} is not a local directory; read it in `with checkpoint.as_directory() as path:`"
             )
         return self.path
 
@@ -128,7 +128,7 @@ class Checkpoint:
         """Return the checkpoint that `to_bytes` made these bytes of. Unpickles: the bytes must be the user's own.
 
         Raises:
-            CheckpointError: they are none of a checkpoint.
+            CheckpointError: they are not a checkpoint.
         """
         import pickle
 
@@ -138,7 +138,7 @@ class Checkpoint:
             loaded = pickle.loads(data)
         except Exception as error:
             raise CheckpointError(
-                f"these {len(data)} bytes are none of a checkpoint: {type(error).__name__}: {error}"
+                f"these {len(data)} bytes are not a checkpoint: {type(error).__name__}: {error}"
             ) from error
         # A pickle of anything but a dict is kept as it is.
         return DictCheckpoint(loaded if isinstance(loaded, dict) else {_BYTES_KEY: data})
@@ -302,9 +302,9 @@ class Checkpoint:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise CheckpointError(f"the checkpoint metadata in {file} is no JSON: {error}") from error
+            raise CheckpointError(f"the checkpoint metadata in {file} is not valid JSON: {error}") from error
         if not isinstance(metadata, dict):
-            raise CheckpointError(f"the checkpoint metadata in {file} is no JSON object")
+            raise CheckpointError(f"the checkpoint metadata in {file} is not a JSON object")
         return metadata
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class ConcurrencyLimiter(SearcherWrapper):
 
     Args:
         searcher: what proposes configs.
-        max_concurrent: how many.
+        max_concurrent: maximum number of unfinished trials, 1 or more.
         batch: trials go in groups of at most `max_concurrent`: the next group is proposed when all of one have ended,
             and the searcher receives their ends together.
 

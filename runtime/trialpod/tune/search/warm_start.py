@@ -44,12 +44,12 @@ Row = tuple[dict[str, Any], dict[str, Any]]
 
 
 def add_experiment(searcher: LearnsFromPoints, location: str | os.PathLike[str], metric: Any = None) -> int:
-    """Give a searcher the trials of the experiment at `place`; return how many it could use."""
+    """Give a searcher the trials of the experiment at `location`; return how many it could use."""
     return _add(searcher, read_experiment(location, searcher.open_earlier), metric, os.fspath(location))
 
 
 def read_experiment(location: str | os.PathLike[str], opener: Callable[[str], Storage] | None = None) -> list[Row]:
-    """Return the trials of the experiment at `place` that have reported, in the order of their folders.
+    """Return the trials of the experiment at `location` that have reported, in the order of their folders.
 
     Args:
         location: its directory or its URI, or what `opener` takes.

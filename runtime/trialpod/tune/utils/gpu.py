@@ -60,8 +60,8 @@ def wait_for_gpu(
     Args:
         gpu_id: its index or UUID; None takes the first of ``CUDA_VISIBLE_DEVICES``, or the first there is.
         target_util: the part of its memory that may be in use, 0 to 1.
-        retry: how often to look.
-        delay_s: seconds between two looks.
+        retry: maximum number of checks.
+        delay_s: seconds between two checks.
         gpu_memory_limit: MiB that may be in use, instead of `target_util`.
         gpus: returns the GPUs.
         sleep: waits that many seconds.
@@ -82,8 +82,8 @@ def wait_for_gpu(
         log.info("GPU %s: %.0f of %.0f MiB are in use; waiting", found.number, found.used, found.total)
     assert found is not None
     raise RuntimeError(
-        f"wait_for_gpu: GPU {found.number} did not become free in {retry} looks, {delay_s} s apart: {found.used:.0f} "
-        f"of {found.total:.0f} MiB are in use; `nvidia-smi` shows by whom"
+        f"wait_for_gpu: GPU {found.number} did not become free in {retry} checks, {delay_s} s apart: "
+        f"{found.used:.0f} of {found.total:.0f} MiB are in use; `nvidia-smi` shows by whom"
     )
 
 

@@ -45,7 +45,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 def test_damaged_metadata_is_an_error(checkpoint: Checkpoint) -> None:
     (Path(checkpoint.path) / ".metadata.json").write_text("{")
-    with pytest.raises(CheckpointError, match="no JSON"):
+    with pytest.raises(CheckpointError, match="not valid JSON"):
         checkpoint.get_metadata()
 
 

@@ -54,7 +54,7 @@ def test_only_a_dict_is_taken(data: object) -> None:
 
 
 def test_bytes_that_are_none_of_a_checkpoint_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="3 bytes are none"):
+    with pytest.raises(CheckpointError, match="3 bytes are not"):
         Checkpoint.from_bytes(b"abc")
     with pytest.raises(InvalidInputError, match="needs bytes"):
         Checkpoint.from_bytes("abc")  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ class TestOlderArguments:
         assert Checkpoint(tmp_path).value == Checkpoint(tmp_path).dir_or_data == str(tmp_path)
         assert os.path.isdir(Checkpoint(data_dict={"n": 1}))
         assert Checkpoint(tmp_path).to_air_checkpoint() == Checkpoint(tmp_path)
-        with pytest.raises(InvalidInputError, match="is no directory of this machine"):
+        with pytest.raises(InvalidInputError, match="is not a local directory"):
             os.fspath(Checkpoint("s3://bucket/x"))
 
     def test_the_uri_says_where_it_is(self, tmp_path: Path) -> None:

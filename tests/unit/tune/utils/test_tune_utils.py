@@ -89,7 +89,7 @@ def test_it_waits_until_the_memory_of_the_gpu_is_free(monkeypatch: pytest.Monkey
 
 def test_a_gpu_that_stays_busy_or_is_not_there_is_an_error() -> None:
     gpus = Gpus(90, 90, 90)
-    with pytest.raises(RuntimeError, match="did not become free in 3 looks"):
+    with pytest.raises(RuntimeError, match="did not become free in 3 checks"):
         utils.wait_for_gpu(0, retry=3, gpus=gpus, sleep=gpus.slept.append)
     with pytest.raises(RuntimeError, match="there is no GPU '7'; there are 0"):
         utils.wait_for_gpu(7, gpus=Gpus(0))
@@ -155,7 +155,7 @@ def test_the_gpus_are_those_that_nvidia_smi_lists(nvidia_smi: Path) -> None:
     nvidia_smi.write_text("0, GPU-aaaa, 79000, 81559\n1, GPU-bbbb, 4, 81559\n")
     assert utils.wait_for_gpu(1)
     assert utils.wait_for_gpu("GPU-bbbb")
-    with pytest.raises(RuntimeError, match="GPU 0 did not become free in 2 looks"):
+    with pytest.raises(RuntimeError, match="GPU 0 did not become free in 2 checks"):
         utils.wait_for_gpu(retry=2, delay_s=0)
     asked = (nvidia_smi.parent / "called").read_text().split()
     assert asked == ["--query-gpu=index,uuid,memory.used,memory.total", "--format=csv,noheader,nounits"]
