@@ -1,4 +1,4 @@
-"""ASHA as its paper has it: trials pause at rungs, and whenever a place is free the best paused one is promoted.
+"""ASHA as its paper has it: trials pause at rungs, and whenever a slot is free the best paused one is promoted.
 
 Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (2018), algorithm 2. Rung k lies at
 ``grace_period * reduction_factor ** k``, the end at `max_t`. When a place is free, the rungs are searched from the
@@ -41,7 +41,7 @@ from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 class PromotionASHAScheduler(MetricScheduler):
     """Pauses trials at rungs and promotes the best when a place is free."""
 
-    ABOUT = ("paused at rungs, promoted", "many more trials than places, and checkpoints")
+    ABOUT = ("paused at rungs, promoted", "many more trials than slots, and checkpoints")
 
     NAME = "asha_promotion"
 
