@@ -242,35 +242,36 @@ class Server:
 
     async def _deltas(self, request: Request, model: ExperimentModel, cursor: str) -> AsyncIterator[bytes]:
         yield b": connected\n\n"
-        said, stale, header = time.monotonic(), None, b""
-        asked = said
-        while not self._closing.is_set() and not await request.is_disconnected():
-            if self._sign_in and time.monotonic() - asked >= ASK_AGAIN_S:
-                asked = time.monotonic()
-                if not await self._still_allowed(request, model):
-                    return  # the page asks again, and learns why
-            try:
-                await run_in_threadpool(self._refresh, model)
-            except ModelClosedError:
-                return  # the page asks again, for the model that has taken its place
-            now = time.monotonic()
-            rows = await run_in_threadpool(model.trial_rows, cursor) if model.cursor != cursor else b""
-            found = await run_in_threadpool(self._headed, request, model)
-            encoded = msgspec.json.encode({key: each for key, each in found.items() if key not in _MOVING})
-            if found["stale_since"] != stale:
-                stale = found["stale_since"]
-                yield b"event: stale\ndata: " + msgspec.json.encode({"since": stale}) + b"\n\n"
-            if rows or encoded != header:
-                header, said = encoded, now
-                delta = msgspec.json.decode(rows, type=_Rows) if rows else _Rows(cursor=model.cursor)
-                cursor = delta.cursor
-                data = msgspec.json.encode({"trials": delta.trials, "cursor": cursor, "header": found})
-                yield b"id: " + cursor.encode() + b"\nevent: delta\ndata: " + data + b"\n\n"
-            elif now - said >= KEEP_ALIVE_S:
-                said = now
-                yield b": nothing new\n\n"
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), REFRESH_S)
+        with model.in_use():
+            said, stale, header = time.monotonic(), None, b""
+            asked = said
+            while not self._closing.is_set() and not await request.is_disconnected():
+                if self._sign_in and time.monotonic() - asked >= ASK_AGAIN_S:
+                    asked = time.monotonic()
+                    if not await self._still_allowed(request, model):
+                        return  # the page asks again, and learns why
+                try:
+                    await run_in_threadpool(self._refresh, model)
+                except ModelClosedError:
+                    return  # the page asks again, for the model that has taken its place
+                now = time.monotonic()
+                rows = await run_in_threadpool(model.trial_rows, cursor) if model.cursor != cursor else b""
+                found = await run_in_threadpool(self._headed, request, model)
+                encoded = msgspec.json.encode({key: each for key, each in found.items() if key not in _MOVING})
+                if found["stale_since"] != stale:
+                    stale = found["stale_since"]
+                    yield b"event: stale\ndata: " + msgspec.json.encode({"since": stale}) + b"\n\n"
+                if rows or encoded != header:
+                    header, said = encoded, now
+                    delta = msgspec.json.decode(rows, type=_Rows) if rows else _Rows(cursor=model.cursor)
+                    cursor = delta.cursor
+                    data = msgspec.json.encode({"trials": delta.trials, "cursor": cursor, "header": found})
+                    yield b"id: " + cursor.encode() + b"\nevent: delta\ndata: " + data + b"\n\n"
+                elif now - said >= KEEP_ALIVE_S:
+                    said = now
+                    yield b": nothing new\n\n"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), REFRESH_S)
 
     async def _still_allowed(self, request: Request, model: ExperimentModel) -> bool:
         if self._authenticate is not None and not isinstance(await self._authenticate(request), tuple):

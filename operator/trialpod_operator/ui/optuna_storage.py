@@ -20,12 +20,15 @@ from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.ui.access import Experiments, User
+from trialpod_operator.ui.access import Experiments, Json, User
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.optuna_trials import frozen_trials
 
 MAX_TRIALS = 10_000_000
 """Maximum number of trials of an experiment."""
+
+REFRESH_S = 1.0
+"""Minimum interval at which an experiment is read again for its summary."""
 
 _READER = User("local")
 
@@ -53,17 +56,16 @@ class ExperimentStorage(BaseStorage):
         """Return all experiments; those without a metric have the direction of a loss."""
         found = []
         with self._lock:
-            for summary in self._experiments.summaries(_READER):
-                if summary["id"] not in self._names:
-                    self._names.append(summary["id"])
+            summaries = {each["id"]: each for each in self._experiments.summaries(_READER)}
+            self._names += [each for each in summaries if each not in self._names]
         for study_id, name in enumerate(self._names):
-            directions = self.get_study_directions(study_id)
+            summary = summaries.get(name) or self._summary(study_id)
             found.append(
                 FrozenStudy(
                     study_name=name,
                     direction=None,
-                    directions=directions,
-                    user_attrs=self.get_study_user_attrs(study_id),
+                    directions=_directions(summary),
+                    user_attrs=_user_attrs(summary),
                     system_attrs={},
                     study_id=study_id,
                 )
@@ -85,14 +87,11 @@ class ExperimentStorage(BaseStorage):
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         """Return whether more of the metric is better."""
-        summary = self._model(study_id).summary()
-        larger = summary["metric"] is not None and summary["mode"] == "max"
-        return [StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE]
+        return _directions(self._summary(study_id))
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
         """Return the metric's name and the experiment's state."""
-        summary = self._model(study_id).summary()
-        return {key: summary[key] for key in ("metric", "state") if summary[key] is not None}
+        return _user_attrs(self._summary(study_id))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         """Return nothing."""
@@ -116,6 +115,11 @@ class ExperimentStorage(BaseStorage):
 
     def _model(self, study_id: int) -> ExperimentModel:
         return self._experiments.model(_READER, self.get_study_name_from_id(study_id))
+
+    def _summary(self, study_id: int) -> Json:
+        model = self._model(study_id)
+        model.refresh(0.0, max_age_s=REFRESH_S)
+        return model.summary()
 
     def _trials(self, study_id: int) -> list[FrozenTrial]:
         model = self._model(study_id)
@@ -176,3 +180,12 @@ class ExperimentStorage(BaseStorage):
 
     def _refuse(self) -> NoReturn:
         raise ReadOnlyError("experiments cannot be changed through Optuna; use trialpod's own commands")
+
+
+def _directions(summary: Json) -> list[StudyDirection]:
+    larger = summary["metric"] is not None and summary["mode"] == "max"
+    return [StudyDirection.MAXIMIZE if larger else StudyDirection.MINIMIZE]
+
+
+def _user_attrs(summary: Json) -> dict[str, Any]:
+    return {key: summary[key] for key in ("metric", "state") if summary[key] is not None}

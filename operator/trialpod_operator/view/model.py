@@ -19,7 +19,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -152,6 +152,7 @@ class ExperimentModel:
         self._refreshed_at: float | None = None
         self._tried_at = -math.inf  # monotonic
         self._closed = False
+        self._users: set[object] = set()
 
     # -- keeping up ---------------------------------------------------------------------------------------------
 
@@ -194,6 +195,26 @@ class ExperimentModel:
             if metric is not None:
                 self._metric(metric)
         return self._read_files(budget_s)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have the model kept while others are dropped for room."""
+        user = object()
+        self._users.add(user)
+        try:
+            yield
+        finally:
+            self._users.discard(user)
+
+    @property
+    def used(self) -> bool:
+        """Whether it is in use."""
+        return bool(self._users)
+
+    @property
+    def stale(self) -> bool:
+        """Whether its storage did not answer the latest refresh."""
+        return self._stale_since is not None
 
     def close(self) -> None:
         """Remove the copy of what is in a bucket, once it has no reader."""
