@@ -5,6 +5,7 @@ Invariants:
 * Nothing of the experiment is changed. It may be running, here or elsewhere.
 * What grows is read once: `refresh` takes in the records that are new in the journal. The files of trials are read
   only for results that a snapshot has replaced in the journal, each once for each metric that is asked for.
+* What is kept is bounded by what was reported, whatever names are asked for.
 * Results count once: those of a trial are numbered, in the journal and by the lines of its ``result.json``.
 * Every method may be called from any thread.
 
@@ -56,6 +57,9 @@ Json = dict[str, Any]
 MAX_CURVE_POINTS = 400_000
 """Maximum number of points of all curves in one answer: about 6 MB. With more trials each gets fewer."""
 
+MAX_METRICS = 50
+"""Maximum number of metrics whose curves are kept; those not asked for longest are dropped, and read again."""
+
 MIN_CURVE_POINTS = 20
 RETRY_INTERVAL_S = 5.0
 """Minimum interval between a refresh that failed and the next one that `max_age_s` allows."""
@@ -79,6 +83,12 @@ def _is_pruned(trial: Trial) -> bool:
     """Return whether a scheduler stopped a trial before its last iteration."""
     reason = trial.stop_reason
     return trial.stopped and is_early_stop(reason) and reason.get("source") == "scheduler"
+
+
+def _drop_oldest(kept: dict[str, Any], but: str | None) -> None:
+    """Make room for another metric."""
+    while len(kept) >= MAX_METRICS:
+        del kept[next(name for name in kept if name != but)]
 
 
 class NoSuchTrialError(InvalidInputError):
@@ -294,8 +304,13 @@ class ExperimentModel:
     # -- curves -------------------------------------------------------------------------------------------------
 
     def _metric(self, name: str) -> _Metric:
+        own = self._recorded.settings.metric
         found = self._metrics.get(name)
-        if found is None:
+        if found is not None:
+            if name != own:
+                self._metrics[name] = self._metrics.pop(name)  # the one asked for last
+        else:
+            _drop_oldest(self._metrics, but=own)
             found = self._metrics[name] = _Metric(name)
             sign = -1.0 if self._recorded.settings.mode == "max" else 1.0
 
@@ -309,6 +324,16 @@ class ExperimentModel:
             if self.location.is_folder and len(reported) > MIN_SAMPLED_TRIALS:
                 found.unsampled.extend(found.unread)
         return found
+
+    def _is_reported(self, name: str) -> bool:
+        """Return whether the experiment has a metric of that name: only those are kept."""
+        settings = self._recorded.settings
+        if name in {settings.metric, *(each.name for each in settings.objectives)} | AUTOMATIC_METRICS:
+            return True
+        if name not in self._metric_names:
+            for trial in self._recorded.engine.state.trials.values():
+                self._row(trial)
+        return name in self._metric_names
 
     def _add_results(self, metric: _Metric, trial: Trial, results: Sequence[Json]) -> None:
         first = trial.results - len(results)
@@ -357,7 +382,8 @@ class ExperimentModel:
                 for each in wanted:
                     self._take_file(metric, each, data.get(each, b""))
             time.sleep(0.001)  # others get the lock
-        return any(each.unread for each in self._metrics.values())
+        with self._lock:
+            return any(each.unread for each in self._metrics.values())
 
     def _take_samples(self, metric: _Metric, trials: Sequence[str], keys: Sequence[str]) -> None:
         """Show some points of each curve until its file is read."""
@@ -453,7 +479,7 @@ class ExperimentModel:
             name = metric or self._recorded.settings.metric
             if name is None:
                 raise InvalidInputError("the experiment has no metric: name one with metric=NAME")
-            found = self._metric(name)
+            found = self._metric(name) if self._is_reported(name) else _Metric(name)
         if found.unread:
             self._read_files(0.2)
         with self._lock:
@@ -671,8 +697,13 @@ class ExperimentModel:
                 value = trial.value if name == settings.metric else real_number(trial.shown_result.get(name))
                 if value is not None:
                     rows.append((dict(dotted(trial.shown_config)), float(value)))
+            is_reported = self._is_reported(name)
         found = importance(rows, settings.mode)
-        self._importance[name] = (ended, found)
+        if is_reported:
+            with self._lock:
+                self._importance.pop(name, None)
+                _drop_oldest(self._importance, but=settings.metric)
+                self._importance[name] = (ended, found)
         return found
 
     def timeline(self) -> Json:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from sample_experiment import SampleExperiment
 
+from python_steps import count
 from trialpod.errors import InvalidInputError
+from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
 from trialpod_operator.engine.trial import MAX_PAST_ATTEMPTS
 from trialpod_operator.experiment.fsck.examine import examine
 from trialpod_operator.view.location import Location
-from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
+from trialpod_operator.view.model import MAX_METRICS, ExperimentModel, NoSuchTrialError
 
 
 @pytest.fixture
@@ -187,6 +189,56 @@ class TestCurves:
         sample.report(sample.trials[0], *map(float, range(300)))
         model = model_of(sample)
         assert len(curve(model, sample.trials[0], points=1)["x"]) <= 4
+
+
+class TestMetricNames:
+    @pytest.fixture
+    def reads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Keys of the files of trials that were read."""
+        keys: list[str] = []
+        stored = DirectoryStorage.read
+
+        def read(self: DirectoryStorage, key: str) -> bytes:
+            keys.append(key)
+            return stored(self, key)
+
+        monkeypatch.setattr(DirectoryStorage, "read", read)
+        return keys
+
+    def test_that_no_trial_reports_keep_and_read_nothing(self, sample: SampleExperiment, reads: list[str]) -> None:
+        first = sample.trials[0]
+        sample.report(first, 1.0, loss=7.0)
+        sample.snapshot()
+        model = model_of(sample)
+
+        def grow() -> None:
+            sample.report(first, 1.0, loss=6.0)
+            model.refresh()
+
+        grow()
+        reads.clear()
+        before = count(grow)
+        for number in range(100):
+            assert json.loads(model.curves(f"x{number}"))["curves"] == {}
+            assert "unavailable" in model.importance(f"x{number}")
+        assert reads == []
+        assert count(grow) < before * 1.1
+        assert curve(model, first, metric="none", trials=[first])["y"] == []
+
+    def test_that_are_many_are_kept_for_those_asked_last(self, sample: SampleExperiment, reads: list[str]) -> None:
+        first = sample.trials[0]
+        names = [f"m{number}" for number in range(MAX_METRICS + 5)]
+        sample.report(first, 1.0, **dict.fromkeys(names, 2.0))
+        sample.snapshot()
+        model = model_of(sample)
+        for name in names:
+            assert curve(model, first, metric=name)["y"] == [2]
+        reads.clear()
+        for name in ("score", *names[-5:]):
+            assert len(curve(model, first, metric=name)["y"]) == 1
+        assert reads == []
+        assert curve(model, first, metric=names[0])["y"] == [2]
+        assert len(reads) == 1
 
 
 class TestHistory:
