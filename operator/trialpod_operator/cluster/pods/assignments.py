@@ -46,7 +46,7 @@ class Assignments:
         which = trial_id, int(number)
         binding = self._pods.bindings.get(trial_id)
         if self._pods.reuse is not None:
-            binding = next((each for each in self._pods.bindings.values() if each.pod_key == which), None)
+            binding = self._pods.bound_to(which)
             current = binding if binding is not None and binding.current else None
             stays = self._pods.in_place.holds(*which)  # a pod of an operator that reused none
             if request.afresh and not stays and (current is None or not self._pods.reuse.is_bound(current)):

@@ -138,9 +138,10 @@ class PodBindings:
                 lambda name: self._collector.expect_exit(name, pods.clock()),
             )
             pods.reuse.adopt(pods.bindings.values())
-            for binding in pods.bindings.values():
-                if not binding.assigned and not binding.expected_by and pods.own_pod(binding) is None:
-                    pods.reuse.take(binding)
+            for binding in list(pods.bindings.values()):
+                waits = not binding.assigned and not binding.expected_by and pods.own_pod(binding) is None
+                if waits and pods.reuse.take(binding):
+                    pods.bind(binding)
 
     def compare_trials(self) -> None:
         """Have those TuneTrials written that do not show how their trials ended; to be called once all are known."""
@@ -317,7 +318,7 @@ class PodBindings:
 
     def _end_run(self, trial: Trial) -> None:
         self._pods.changed.add(trial.trial_id)
-        binding = self._pods.bindings.pop(trial.trial_id, None)
+        binding = self._pods.unbind(trial.trial_id)
         self._placed.discard(trial.trial_id)
         if binding is not None:
             self._collector.expect_exit(

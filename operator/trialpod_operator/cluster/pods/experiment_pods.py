@@ -14,7 +14,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods.attention import Attention
-from trialpod_operator.cluster.pods.binding import PodBinding, pod_key
+from trialpod_operator.cluster.pods.binding import PodBinding, PodKey, pod_key
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse
@@ -41,6 +41,7 @@ class ExperimentPods:
         changed: ids of trials whose TuneTrial has to be written.
         attention: which attempts the next pass looks at.
         starting: those that may not have started their work yet, by trial id.
+        in_other_pods: those that were bound to a pod of another trial, by that.
     """
 
     key: str
@@ -58,6 +59,7 @@ class ExperimentPods:
     changed: set[str] = field(default_factory=set)
     attention: Attention = field(default_factory=Attention)
     starting: dict[str, PodBinding] = field(default_factory=dict)
+    in_other_pods: dict[PodKey, PodBinding] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
@@ -81,7 +83,29 @@ class ExperimentPods:
         self.bindings[trial_id] = binding
         if not binding.assigned:
             self.starting[trial_id] = binding
+        if binding.pod_trial:
+            self.in_other_pods[binding.pod_key] = binding
         self.attention.add(trial_id)
+
+    def unbind(self, trial_id: str) -> PodBinding | None:
+        """The trial's attempt should have no pod any more; return its binding."""
+        binding = self.bindings.pop(trial_id, None)
+        if binding is not None and self.in_other_pods.get(binding.pod_key) is binding:
+            del self.in_other_pods[binding.pod_key]
+        return binding
+
+    def bound_to(self, which: PodKey) -> PodBinding | None:
+        """Return the attempt that should run in that pod."""
+        own = self.bindings.get(which[0])
+        if own is not None and own.pod_key == which:
+            return own
+        other = self.in_other_pods.get(which)
+        if other is None:
+            return None
+        if self.bindings.get(other.trial.trial_id) is other and other.pod_key == which:
+            return other
+        del self.in_other_pods[which]  # it begins in a pod of its own after all
+        return None
 
     def unassigned(self) -> list[PodBinding]:
         """Return the attempts that have not started their work."""

@@ -117,6 +117,8 @@ class PodWork:
         self._gone_before: set[str] = set()  # uids of those that another client had ended before
         self._no_queues_until = 0.0
         self._counted: set[str] = set()  # uids of the pods that a quota counted when it was used up
+        self._shaped: TuneExperiment | None = None
+        self._shapes: dict[frozenset[tuple[str, float]] | None, str | None] = {}  # of its pods, by their resources
 
     async def create_trial(self, trial: Trial) -> bool:
         """Make the TuneTrial; return whether it is there."""
@@ -243,6 +245,14 @@ class PodWork:
 
     def shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         """Return the digest of the pod that an attempt would get, None when it would get none."""
+        experiment, kind = self._experiment(), None if resources is None else frozenset(resources.items())
+        if experiment is not self._shaped:
+            self._shaped, self._shapes = experiment, {}
+        if kind not in self._shapes:  # equal for all attempts with the same resources
+            self._shapes[kind] = self._built_shape(trial, attempt, resources)
+        return self._shapes[kind]
+
+    def _built_shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         try:
             pod = self._body(trial, attempt, resources)
         except TemplateError:

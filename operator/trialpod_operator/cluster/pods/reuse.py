@@ -43,11 +43,48 @@ HELD_S = 20.0
 class _Idle:
     name: str
     pod_key: PodKey
+    shape: str
     until: float
+    trial_id: str = ""  # the one that its labels name
     asked: bool = False
     binding: PodBinding | None = None  # that is to continue in it
     log_kept: bool = False
     answer: asyncio.Future[PodBinding | None] | None = field(default=None, repr=False)
+
+
+class _Offers:
+    """The idle pods that an attempt may take, those that wait already first, then in the order in which they came.
+
+    Finding one does not go through the others. Whether it is alive is for the caller to check.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, bool], dict[PodKey, _Idle]] = {}  # by shape, and whether it has asked
+        self._of_trial: dict[str, _Idle] = {}
+
+    def put(self, idle: _Idle) -> None:
+        self._lines.setdefault((idle.shape, idle.asked), {})[idle.pod_key] = idle
+        self._of_trial[idle.trial_id] = idle
+
+    def remove(self, idle: _Idle) -> None:
+        line = self._lines.get((idle.shape, idle.asked), {})
+        if line.get(idle.pod_key) is idle:
+            del line[idle.pod_key]
+            if not line:
+                del self._lines[idle.shape, idle.asked]
+        if self._of_trial.get(idle.trial_id) is idle:
+            del self._of_trial[idle.trial_id]
+
+    def first(self, shape: str, trial_id: str) -> _Idle | None:
+        """Return the trial's own last pod, else the first in line."""
+        own = self._of_trial.get(trial_id)
+        if own is not None and own.shape == shape:
+            return own
+        line = self._lines.get((shape, True)) or self._lines.get((shape, False)) or {}
+        return next(iter(line.values()), None)
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
 
 
 class Reuse:
@@ -79,6 +116,7 @@ class Reuse:
         self._enqueue = enqueue
         self._leaves = leaves
         self._idle: dict[PodKey, _Idle] = {}
+        self._offers = _Offers()  # those without a binding
 
     def adopt(self, bindings: Collection[PodBinding]) -> None:
         """Add the pods that had no attempt when the operator started."""
@@ -87,7 +125,7 @@ class Reuse:
             which = pod_key(pod)
             running = (pod.get("status") or {}).get("phase") == "Running"
             if which is not None and which not in taken and running and not is_leaving(pod, self._work.deleted):
-                self._expect(which, pod["metadata"]["name"])
+                self._expect(which, pod)
 
     def expect(self, binding: PodBinding) -> bool:
         """The binding's attempt has ended, and its pod will ask for another; return whether it may."""
@@ -95,7 +133,7 @@ class Reuse:
         pod = self._cache.pod(self._key, name)
         if pod is None or pod_key(pod) != binding.pod_key:
             return False
-        self._expect(binding.pod_key, name)
+        self._expect(binding.pod_key, pod)
         return True
 
     def take(self, binding: PodBinding) -> bool:
@@ -103,24 +141,17 @@ class Reuse:
 
         The trial's own last pod goes first, then those that wait already.
         """
-        free = [(idle, pod) for idle in self._idle.values() if idle.binding is None and (pod := self._pod(idle))]
-        if not free:
+        if not self._offers:
             return False
         shape = self._work.shape(binding.trial, binding.attempt, binding.resources)
-        trial_id = binding.trial.trial_id
-        fitting = [
-            (_labels(pod).get(names.TRIAL_ID_LABEL) != trial_id, not idle.asked, idle.until, idle.name)
-            for idle, pod in free
-            if (pod["metadata"].get("annotations") or {}).get(names.SHAPE_ANNOTATION) == shape
-        ]
-        if not fitting:
+        found = self._offered(shape, binding.trial.trial_id) if shape is not None else None
+        if found is None:
             return False
-        name = min(fitting)[-1]
-        idle = next(idle for idle, _ in free if idle.name == name)
+        idle, pod = found
         idle.binding = binding
         now = self._clock()
         binding.pod_trial, binding.pod_attempt = idle.pod_key
-        binding.pod_uid = str((self._pod(idle) or {"metadata": {}})["metadata"].get("uid", ""))
+        binding.pod_uid = str(pod["metadata"].get("uid", ""))
         binding.expected_by, binding.asked_at = now + ASK_AGAIN_S, now
         return True
 
@@ -156,10 +187,14 @@ class Reuse:
             return None
         idle = self._idle.get(which)
         if idle is None:
-            idle = self._idle[which] = _Idle(name, which, now + IDLE_S)
+            idle = self._idle[which] = _Idle(name, which, _shape(pod), now + IDLE_S)
         if not idle.asked:
+            self._offers.remove(idle)
             idle.asked, idle.until = True, now + IDLE_S
+            if idle.binding is None:
+                self._offer(idle, pod)
         if binding is not None:
+            self._offers.remove(idle)
             idle.binding = binding
             binding.expected_by = now + ASK_AGAIN_S
         if idle.answer is None:
@@ -186,10 +221,12 @@ class Reuse:
             spare: returns how many may wait; None = not known now.
         """
         for idle in list(self._idle.values()):
-            if self._pod(idle) is None:
+            pod = self._pod(idle)
+            if pod is None:
                 self._answer(idle, None)
             elif idle.binding is not None and not _is_current(idle, bindings):
                 idle.binding, idle.until = None, now + IDLE_S
+                self._offer(idle, pod)
         asking = [idle for idle in self._idle.values() if idle.asked]
         await gather_all(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
         await gather_all(*(self._bind(idle, bindings) for idle in asking if idle.binding is not None))
@@ -205,14 +242,32 @@ class Reuse:
         """Return when there will be something to do."""
         return [idle.until for idle in self._idle.values() if idle.binding is None]
 
-    def _expect(self, which: PodKey, name: str) -> None:
-        self._idle.setdefault(which, _Idle(name, which, self._clock() + ASK_AGAIN_S))
+    def _expect(self, which: PodKey, pod: Object) -> None:
+        if which not in self._idle:
+            until = self._clock() + ASK_AGAIN_S
+            idle = self._idle[which] = _Idle(pod["metadata"]["name"], which, _shape(pod), until)
+            self._offer(idle, pod)
+
+    def _offer(self, idle: _Idle, pod: Object) -> None:
+        """Let attempts that start take a pod."""
+        idle.trial_id = _labels(pod).get(names.TRIAL_ID_LABEL, "")
+        self._offers.put(idle)
+
+    def _offered(self, shape: str, trial_id: str) -> tuple[_Idle, Object] | None:
+        """Take a pod of that shape out of those that are offered, and return it."""
+        while (idle := self._offers.first(shape, trial_id)) is not None:
+            self._offers.remove(idle)
+            pod = self._pod(idle)
+            if pod is not None:  # else `serve` answers it
+                return idle, pod
+        return None
 
     def _pod(self, idle: _Idle) -> Object | None:
         pod = self._cache.pod(self._key, idle.name)
         return None if pod is None or is_leaving(pod, self._work.deleted) else pod
 
     def _answer(self, idle: _Idle, binding: PodBinding | None) -> None:
+        self._offers.remove(idle)
         if self._idle.get(idle.pod_key) is idle:
             del self._idle[idle.pod_key]
         if idle.answer is not None and not idle.answer.done():
@@ -276,6 +331,10 @@ def _is_current(idle: _Idle, bindings: Mapping[str, PodBinding]) -> bool:
 def _labels(pod: Object) -> Mapping[str, str]:
     labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
     return labels
+
+
+def _shape(pod: Object) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(names.SHAPE_ANNOTATION, ""))
 
 
 @dataclass
