@@ -198,7 +198,7 @@ SAID = {
     "prints_garbage": "",
     "swallows_everything": "",
     "never_stops_swallowing": "",
-    "misspells_the_metric": "the metric 'score' was never reported; reported were: scoer; did you mean 'scoer'?",
+    "misspells_the_metric": "the metric 'score' was never reported; reported metrics: scoer; did you mean 'scoer'?",
     "reports_text_as_metric": "the metric 'score' is not a number but 'good'",
     "reports_an_object": "",  # its text is kept
     "reports_a_list": "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}); it got list",
@@ -462,7 +462,9 @@ def test_unreported_metric_ends_experiment_with_suggestion(shell: Shell) -> None
     assert done.returncode == 1
     assert results["state"] == "Failed"
     assert len(results["trials"]) < 10
-    assert "the metric 'acuracy' was never reported; reported were: accuracy; did you mean 'accuracy'?" in done.stdout
+    assert (
+        "the metric 'acuracy' was never reported; reported metrics: accuracy; did you mean 'accuracy'?" in done.stdout
+    )
     best = shell.run("best", "trialpod-results/exp", "--metric", "accuracy", "--mode", "max", "--json")
     assert json.loads(best.stdout)["value"] == 0.5
 

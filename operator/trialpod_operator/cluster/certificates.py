@@ -164,7 +164,8 @@ class StoredAuthority:
                 continue  # another operator was faster
             self._data = rotation.data
             return self._data != before
-        raise ConflictError("PUT", SECRET, 409, {"reason": "Conflict", "message": "the Secret changes all the time"})
+        message = f"the Secret was modified concurrently in {MAX_WRITE_ATTEMPTS} attempts"
+        raise ConflictError("PUT", SECRET, 409, {"reason": "Conflict", "message": message})
 
     async def begin(self) -> None:
         """Refresh at a start; wait while the API server cannot be reached.

@@ -38,8 +38,8 @@ NO_KEYS_GIVE_UP_S = 60.0
 SLICE_S = 10.0
 """Maximum time that one reconcile pass deletes; the next one continues."""
 
-TRY_AGAIN_S = 5.0
-TRY_AGAIN_MOST_S = 60.0
+RETRY_DELAY_S = 5.0
+MAX_RETRY_DELAY_S = 60.0
 PODS_GONE_S = 60.0
 """Maximum time that the deletion waits for the experiment's pods to end: they write checkpoints until then."""
 
@@ -89,7 +89,7 @@ async def delete_stored(
         lasting = isinstance(error, storage_access.StorageProblemError)
         if waited < (NO_KEYS_GIVE_UP_S if lasting else GIVE_UP_S):
             logger.warning("the data of %s cannot be deleted yet: %s", key, error)
-            return max(TRY_AGAIN_S, min(waited / 4, TRY_AGAIN_MOST_S))
+            return max(RETRY_DELAY_S, min(waited / 4, MAX_RETRY_DELAY_S))
         logger.error("the data of %s stays where it is, it could not be deleted: %s", key, error)
     left = [each for each in item["metadata"].get("finalizers") or [] if each != names.STORAGE_FINALIZER]
     body = {"metadata": {"finalizers": left or None, "resourceVersion": item["metadata"].get("resourceVersion")}}

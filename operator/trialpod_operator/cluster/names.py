@@ -64,9 +64,10 @@ MADE_FOR_ANNOTATION = f"{GROUP}/made-for"
 """On pods that may be reused: the attempt that they were made for, as `runner_id`. Their labels name the latest."""
 
 SHAPE_ANNOTATION = f"{GROUP}/shape"
+"""Digest of the complete pod, but for its trial; a trial reuses a pod only if its own would have the same digest."""
+
 SPEC_ANNOTATION = f"{GROUP}/pod-spec"
 """On each trial pod: a digest of the fields of the manifest that it was made from and that may change."""
-"""And a digest of what they are like: only trials that would get an equal pod continue in one."""
 
 STOP_ANNOTATION = f"{GROUP}/stop"
 """On an experiment: all its trials stop. Its value is the generation that is to stop, so that a later change of the

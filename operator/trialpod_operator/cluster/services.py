@@ -21,8 +21,8 @@ from trialpod_operator.cluster.storage_access import NAMESPACE
 
 logger = logging.getLogger(__name__)
 
-FEW = 32
-"""So many objects are read one by one; more of them, by a list."""
+MAX_SINGLE_READS = 32
+"""Maximum number of objects that are read one by one; more of them are read by a list."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Services:
     Attributes:
         kube: the API server.
         options: the operator's settings.
-        seen: what the watches have shown.
+        cache: what the watches have shown.
         enqueue: has a key reconciled.
         enqueue_soon: has it reconciled within about a second.
         enqueue_status: has a key's status written.
@@ -81,7 +81,7 @@ class Services:
             self.cache.update_pod(pod, deleted=False)
 
     async def _read(self, collection: str, behind: list[str], selector: str) -> list[dict[str, Any]]:
-        if len(behind) > FEW:
+        if len(behind) > MAX_SINGLE_READS:
             return await self.kube.list(collection, selector)
         return [item for item in await gather_all(*(self.kube.get(collection, each) for each in behind)) if item]
 

@@ -285,12 +285,12 @@ def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was
     shown = ", ".join(reported[:10]) + (f" and {len(reported) - 10} more" if len(reported) > 10 else "")
     close = nearest(metric, reported)
     hint = f"; did you mean '{close}'?" if close else ""
-    return f"the metric '{metric}' {what}; reported were: {shown or 'none'}{hint}"
+    return f"the metric '{metric}' {what}; reported metrics: {shown or 'none'}{hint}"
 
 
 def _explain_missing_time(name: str, result: dict[str, Any]) -> str:
     close = nearest(name, result)
-    hint = f"did you mean '{close}'?" if close else f"reported were: {', '.join(sorted(result)[:20])}"
+    hint = f"did you mean '{close}'?" if close else f"reported metrics: {', '.join(sorted(result)[:20])}"
     return (
         f"the scheduler's time_attr '{name}' is not in the first result, or is no number there; it decides nothing "
         f"without it; {hint}"

@@ -27,8 +27,8 @@ from trialpod_operator.engine.algorithms import adopt
 from trialpod_operator.engine.choices import Created
 from trialpod_operator.engine.events import SuggestionReady
 
-MOST_WAITING = 100_000
-"""Calls that may wait for the thread; beyond them a report waits too, so that memory stays bounded."""
+MAX_QUEUED_CALLS = 100_000
+"""Maximum number of calls that wait for the thread; beyond them a report waits too, so that memory stays bounded."""
 
 _Call = tuple[str, tuple[Any, ...]]
 _SUGGEST: _Call = ("next_suggestion", ())
@@ -171,7 +171,7 @@ class BackgroundSearcher(SearchAlgorithm):
         """Restore the algorithm; before anything else."""
         self.search.set_state(state)
 
-    # -- what the host calls --
+    # -- what the owner calls --
 
     def release(self) -> None:
         """Give the thread what was called so far: it is in the journal. From the first time on, all is live."""
@@ -186,7 +186,7 @@ class BackgroundSearcher(SearchAlgorithm):
                 self._thread = threading.Thread(target=self._run, name="trialpod-search", daemon=True)
                 self._thread.start()
             self._condition.notify_all()
-            while self._threaded and len(self._queue) > MOST_WAITING and not self._closed:
+            while self._threaded and len(self._queue) > MAX_QUEUED_CALLS and not self._closed:
                 self._condition.wait()
 
     def settle(self) -> bool:

@@ -1,10 +1,10 @@
 """An experiment that survives its process: every event goes through the engine and the journal before it has effects.
 
 Order, for each event: the engine applies it, the journal gets the event with what the engine chose, and
-only then are actions carried out and answers given. So whatever has been visible outside is in the journal. A new
-host restores the latest snapshot and replays the records after it.
+only then are actions carried out and answers given. So whatever has been visible outside is in the journal. A
+restarted process restores the latest snapshot and replays the records after it.
 
-One thread owns a host and everything in it.
+One thread owns it and everything in it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JournaledEngine:
         clock: returns seconds since the epoch.
         perform: carries out the actions that concern processes and people; called after journaling.
         heartbeat_s: how often attempts must call when they have nothing to say.
-        deliver: takes an event from another thread, to be applied in the host's own soon, by whatever else goes with
+        deliver: takes an event from another thread, to be applied in its owner's soon, by whatever else goes with
             `apply` there. Search algorithms that may take long then do so beside everything else; None has everything
             wait for them. Not called before the first `apply`.
         fetch: brings files that are not in the directory, by their paths in it, from where they are kept; None
@@ -126,7 +126,7 @@ class JournaledEngine:
             choices: what a decider chose; None has the engine choose.
 
         Raises:
-            StorageError: the journal cannot be written; nothing has been carried out, and the host must be dropped.
+            StorageError: the journal cannot be written; nothing has been carried out; this object must be dropped.
         """
         now = self.now() if now is None else now
         actions = self.engine.apply(event, now, choices)
@@ -295,7 +295,7 @@ class JournaledEngine:
             yield decode_record(data)
 
     def close(self) -> None:
-        """Flush and close everything; the host cannot be used afterwards."""
+        """Flush and close everything; this object cannot be used afterwards."""
         if self._queued is not None:
             self._queued.close()
         self.files.close()

@@ -45,7 +45,7 @@ class _Batch(NamedTuple):
 
 
 class TrialFiles:
-    """Keeps one `TrialLog` for each trial that has not ended. Owned by the experiment's host.
+    """Keeps one `TrialLog` for each trial that has not ended. Owned by the experiment's `JournaledEngine`.
 
     Args:
         directory: the experiment's.

@@ -21,7 +21,7 @@ from trialpod.tune.search.searcher import Searcher
 KEY = "warmStart"
 """Of the stored document: the entries of the search's log, which experiments they are of, and why not of others."""
 
-MOST = 20
+MAX_EXPERIMENTS = 20
 """Maximum number of earlier experiments of an automatic warm start."""
 
 _LOOKED_AT = 200
@@ -143,7 +143,7 @@ def _all_beside(searcher: AutoSearch, earlier: Earlier) -> dict[str, Any]:
     read: list[tuple[str, list[list[Any]], int]] = []
     unused: list[dict[str, str]] = []
     for name in earlier.names()[:_LOOKED_AT]:
-        if len(read) == MOST:
+        if len(read) == MAX_EXPERIMENTS:
             break
         try:
             lessons, count = searcher.read_earlier(name)

@@ -370,7 +370,7 @@ class Connection(asyncio.Protocol):
                 logger.error("a handler failed after its client had gone", exc_info=task.exception())
             return
         if task.cancelled():
-            answer = error(503, "the server is going away; try again")
+            answer = error(503, "the server is shutting down; try again")
         elif (problem := task.exception()) is not None:
             logger.error("a handler failed", exc_info=problem)
             answer = self._internal_error()

@@ -76,4 +76,6 @@ def _check_checkpoint(info: CheckpointInfo, attempt: int) -> None:
         raise BadRequestError(f"{info.name} cannot have {info.size} bytes at iteration {info.iteration}")
     for key, value in info.metrics.items():
         if not isinstance(value, _SCALARS):
-            raise BadRequestError(f"the metric {key[:60]!r} of {info.name} is no number and no text, but nested data")
+            raise BadRequestError(
+                f"the metric {key[:60]!r} of {info.name} must be a number or a string, not nested data"
+            )

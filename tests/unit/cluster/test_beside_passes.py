@@ -10,7 +10,7 @@ from cluster_world import Operator, Play, World
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.pods.creation import MOST_CREATED
+from trialpod_operator.cluster.pods.creation import MAX_CONCURRENT_CREATIONS
 
 pytestmark = pytest.mark.once
 
@@ -107,7 +107,7 @@ def test_pods_are_made_in_rounds_of_bounded_size(play: Play) -> None:
         await world.apply(numSamples=100)
         await world.until_over()
         assert len(world.pods.begun) == 100
-        assert 4 < most <= MOST_CREATED
+        assert 4 < most <= MAX_CONCURRENT_CREATIONS
 
     play(scenario)
 

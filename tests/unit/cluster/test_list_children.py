@@ -81,9 +81,9 @@ def test_what_they_have_not_is_read_one_by_one(shown: int, made: int, reads: int
 
 
 def test_many_of_these_are_read_by_a_list() -> None:
-    opening, counts = opened(0, services.FEW + 1)
-    assert counts == {"GET pods": 2 * pages(services.FEW + 1), "GET tunetrials": 1}
-    assert len(opening.phases()) == services.FEW + 1
+    opening, counts = opened(0, services.MAX_SINGLE_READS + 1)
+    assert counts == {"GET pods": 2 * pages(services.MAX_SINGLE_READS + 1), "GET tunetrials": 1}
+    assert len(opening.phases()) == services.MAX_SINGLE_READS + 1
 
 
 def test_what_has_changed_since_is_read() -> None:

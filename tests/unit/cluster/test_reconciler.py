@@ -173,7 +173,7 @@ def test_logs_that_cannot_be_had_do_not_keep_pods_forever(play: Play) -> None:
     play(scenario)
 
 
-def test_a_quota_is_met_with_patience_and_told(play: Play) -> None:
+def test_a_quota_is_retried_with_backoff_and_reported(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.operator.kube.faults.append(fake_api.quota)
         await world.apply()

@@ -225,7 +225,7 @@ def test_three_trials_without_the_metric_end_the_experiment() -> None:
         shell.end(f"t{number}")
     state, message = shell.outcome()
     assert state == "Failed"
-    assert message.startswith("the metric 'score' was never reported; reported were: scores")
+    assert message.startswith("the metric 'score' was never reported; reported metrics: scores")
     assert shell.status() == ["ERROR"] * 3
 
 

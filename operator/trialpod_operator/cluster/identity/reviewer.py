@@ -212,7 +212,7 @@ class TokenReviewer:
             )
         expires = claims.get("exp")
         if isinstance(expires, bool) or not isinstance(expires, (int, float)):
-            raise NotAuthenticatedError("the token says no expiry")
+            raise NotAuthenticatedError("the token has no exp claim")
         if now >= expires:
             raise NotAuthenticatedError("the token has expired; the kubelet writes a new one in time, read it again")
         begins = claims.get("nbf", 0)
@@ -301,7 +301,7 @@ def _claims(token: bytes) -> dict[str, Any]:
         if not isinstance(header, dict) or not isinstance(claims, dict) or header.get("alg") in (None, "none"):
             raise ValueError
     except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError):
-        raise NotAuthenticatedError("the token is no signed JSON web token") from None
+        raise NotAuthenticatedError("the token is not a signed JWT") from None
     return claims
 
 

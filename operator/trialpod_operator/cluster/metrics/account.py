@@ -23,8 +23,8 @@ from trialpod_operator.engine.engine import Engine
 KEPT_S = 900.0
 """Time for which a finished experiment's account is shown: many times an interval of scraping."""
 
-MOST_RESOURCES = 16
-"""So many resources of an experiment have series."""
+MAX_RESOURCES = 16
+"""Maximum number of resources of an experiment that have series."""
 
 _WHOSE = ("namespace", "experiment")
 
@@ -79,7 +79,7 @@ class AccountView:
         account = engine.state.account.outcomes
         before = self._last.decided if self._last is not None else {}
         decided: dict[tuple[str, str], float] = {}
-        names = accounting.resource_names(engine.state, asked)[:MOST_RESOURCES]
+        names = accounting.resource_names(engine.state, asked)[:MAX_RESOURCES]
         for name in names:
             for outcome in accounting.OUTCOMES:
                 value = account.get(outcome, {}).get(name, 0.0)
@@ -115,7 +115,7 @@ def account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
     """Return the accounts as families of metrics."""
     decided = CounterMetricFamily(
         "trialpod_resource_seconds_total",
-        "Resources that trials took, times seconds, by what came of them; counted when that is decided.",
+        "Resource-seconds used by trials, by outcome; counted once the outcome is known.",
         labels=[*_WHOSE, "queue", "resource", "outcome"],
     )
     undecided = GaugeMetricFamily(
@@ -130,7 +130,7 @@ def account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
     )
     pending = GaugeMetricFamily(
         "trialpod_pending_seconds",
-        "How long the trial has waited that waits longest for its pod to run.",
+        "Longest current wait of a trial for its pod.",
         labels=_WHOSE,
     )
     budgets = GaugeMetricFamily(

@@ -70,13 +70,13 @@ STORAGE_ERRORS = _counter(
     "trialpod_storage_errors_total", "Failed attempts to read or write the storage of experiments."
 )
 CHECKPOINTS = _counter("trialpod_checkpoints_total", "Checkpoints that trials committed.")
-CHECKPOINT_BYTES = _counter("trialpod_checkpoint_bytes_total", "Their sizes.")
+CHECKPOINT_BYTES = _counter("trialpod_checkpoint_bytes_total", "Total size of committed checkpoints in bytes.")
 RECONCILE_SECONDS = _histogram("trialpod_reconcile_seconds", "One reconcile pass of one experiment.")
 RECONCILE_STEP_SECONDS = _histogram(
     "trialpod_reconcile_step_seconds", "A part of a reconcile pass during which the event loop runs nothing else."
 )
 STATUS_SECONDS = _histogram(
-    "trialpod_status_seconds", "One writing of what has changed in the statuses of one experiment and its trials."
+    "trialpod_status_seconds", "Duration of one status update of an experiment and its trials."
 )
 LOOP_LAG_SECONDS = _histogram(
     "trialpod_loop_lag_seconds", "Lag of the event loop, sampled ten times a second; every answer is late by it."
@@ -94,7 +94,7 @@ API_REQUESTS = BoundedCounter(
 ATTEMPTS_ENDED = BoundedCounter(
     _counter(
         "trialpod_attempts_ended_total",
-        "Attempts that ended: by their own word, or as their pod tells.",
+        "Ended attempts, by kind and reason.",
         ("kind", "reason"),
     )
 )

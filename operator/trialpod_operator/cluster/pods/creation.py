@@ -1,7 +1,8 @@
 """Makes the pods, and the TuneTrials that own them, that are not there yet.
 
 A pass begins a *round*, which makes what that pass has found beside the passes, so none waits for a request. Rounds
-overlap, and up to `MOST_CREATED` are made at a time. What else is missing has its turn when one of them has ended.
+overlap, and up to `MAX_CONCURRENT_CREATIONS` are made at a time. What else is missing has its turn when one of them
+has ended.
 
 Invariants: names are deterministic, so one that is made twice is refused by the API server. A pod is made only when
 its TuneTrial is there to own it. Where the server refuses one, it is asked for one alone until it takes that. Groups
@@ -19,11 +20,11 @@ from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.engine.trial import Trial
 
-PROVEN_WITHIN_S = 2.0
+COMMIT_TIMEOUT_S = 2.0
 """Maximum time that a round waits for the storage before it recreates a pod."""
 
-MOST_CREATED = 24
-"""Pods and TuneTrials that are created at a time: another experiment's requests have their turn in between."""
+MAX_CONCURRENT_CREATIONS = 24
+"""Maximum number of pods and TuneTrials created at a time: other experiments' requests have their turn in between."""
 
 CLOSE_S = 2.0
 """Maximum time that closing waits for the requests of rounds; the next opening sees what became of later ones."""
@@ -85,7 +86,7 @@ class PodCreation:
         return missing, trials
 
     def _begin_round(self, missing: list[PodBinding], trials: list[Trial]) -> None:
-        room = MOST_CREATED - len(self._making)
+        room = MAX_CONCURRENT_CREATIONS - len(self._making)
         if self._making and (self._pods.work.rejections.why is not None or any(each.group for each in missing)):
             room = 0
         rest = trials[max(0, room - len(missing)) :]
@@ -121,7 +122,7 @@ class PodCreation:
             # Another operator may have continued from here, and know that one of these had begun when its pod went
             # away: then what follows is another attempt, and not the same one in a second pod.
             self._pods.durable.require_fencing_check()
-            if not await self._pods.durable.wait_committed(PROVEN_WITHIN_S):
+            if not await self._pods.durable.wait_committed(COMMIT_TIMEOUT_S):
                 self._left = True
                 self._pods.attention.sweep_by(self._pods.clock())
                 return

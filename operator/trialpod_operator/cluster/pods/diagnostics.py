@@ -107,7 +107,7 @@ class AttemptEndings:
     """Tells the engine which attempts have ended, from their pods.
 
     Args:
-        shared: the experiment's attempts.
+        experiment_pods: the experiment's attempts.
         on_ending: called with every ending that was read from a pod.
     """
 

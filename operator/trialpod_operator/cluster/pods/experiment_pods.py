@@ -31,9 +31,9 @@ class ExperimentPods:
         durable: the experiment's engine.
         meter: counts what happens to the experiment.
         work: acts at the API server.
-        seen: what the watches have shown.
+        cache: what the watches have shown.
         clock: seconds since the epoch.
-        wake: asks for a reconcile soon.
+        enqueue: asks for a reconcile soon.
         groups: the workers beside the heads.
         in_place: the pods that continue with their own trial.
         reuse: the pods that continue with any trial; None where pods are not reused.

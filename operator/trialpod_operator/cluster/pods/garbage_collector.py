@@ -32,7 +32,7 @@ WORKER_GRACE_S = 1
 """The same for a worker of a group whose head's attempt has ended: it has nothing to save."""
 
 GATHER_S = 3.0
-GATHER_MOST = 16
+MAX_BATCH = 16
 """Finished pods are deleted together at this count or age of the first: several take one request."""
 
 LOG_AGAIN_S = 1.0
@@ -119,14 +119,14 @@ class PodGarbageCollector:
         self._look_at = 0.0
         if not finished:
             self._gather_until = 0.0
-        elif current and len(finished) < GATHER_MOST:
+        elif current and len(finished) < MAX_BATCH:
             self._gather_until = self._gather_until or now + GATHER_S
             if now < self._gather_until:
                 return
         if self._beside is not None:
             return  # it asks for another pass when it is done
-        late = finished[GATHER_MOST:]
-        if finished := finished[:GATHER_MOST]:
+        late = finished[MAX_BATCH:]
+        if finished := finished[:MAX_BATCH]:
             self._gather_until = 0.0
             if current:
                 self._beside = asyncio.ensure_future(self._take_away(finished, trials))

@@ -32,7 +32,7 @@ SETTLE_S = 3.0
 _PEER_LOST = re.compile(r"connection|broken ?pipe|reset by peer|nccl|gloo|rendezvous|timed? ?out", re.IGNORECASE)
 
 BACKOFF_BASE_S = 5.0
-BACKOFF_MOST_S = 600.0
+MAX_BACKOFF_S = 600.0
 """Pauses before the pods of a group that did not find room together are retried."""
 
 
@@ -214,6 +214,6 @@ def pause_s(trial_id: str, count: int) -> float:
 
     Groups that took each other's room give up at the same time; each one's pauses are its own.
     """
-    longest = min(BACKOFF_BASE_S * 2.0 ** min(count, 12), BACKOFF_MOST_S)
+    longest = min(BACKOFF_BASE_S * 2.0 ** min(count, 12), MAX_BACKOFF_S)
     share = zlib.crc32(f"{trial_id}/{count}".encode()) / 2**32
     return longest * (0.25 + 0.75 * share)

@@ -48,7 +48,7 @@ class GroupWork:
 
     Args:
         key: "namespace/name" of the experiment.
-        seen: what the watches have shown.
+        cache: what the watches have shown.
         work: acts at the API server.
         clock: seconds since the epoch.
     """

@@ -224,7 +224,7 @@ class PodLogs:
             await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
         if not known.task.done():
             raise UnreachableError(
-                "GET", f"{paths.pods(self._namespace)}/{name}/log", 0, {"message": "it takes long"}
+                "GET", f"{paths.pods(self._namespace)}/{name}/log", 0, {"message": "log request still in progress"}
             )
         self._stop_reading(uid, lambda _since, each: each is known)
         return known.task.result()

@@ -119,7 +119,7 @@ def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> Pending
         return PendingReason(
             reason=Reason.SCHEDULER_ERROR,
             message=f"the scheduler failed: {words}",
-            remedy="it tries again",
+            remedy="it retries automatically",
             since=since,
         )
     count = _NODES.match(words)
@@ -246,7 +246,7 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
     low = words.lower()
     severity: Severity = "stuck"
     if reason == "InvalidImageName":
-        why, remedy = "that is no image name", "correct spec.image"
+        why, remedy = "it is not a valid image name", "correct spec.image"
     elif reason == "ErrImageNeverPull":
         why, remedy = "it is not on the node, and imagePullPolicy is Never", "load it onto the nodes"
     elif _OTHER_PLATFORM.search(low):  # before "not found", which containerd says of it too

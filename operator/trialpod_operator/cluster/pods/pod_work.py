@@ -38,8 +38,8 @@ from trialpod_operator.engine.trial import Trial
 
 logger = logging.getLogger(__name__)
 
-REFUSED_BASE_S = 1.0
-REFUSED_MOST_S = 30.0
+REJECTION_BACKOFF_S = 1.0
+MAX_REJECTION_BACKOFF_S = 30.0
 
 DELETE_BATCH = 50
 
@@ -60,7 +60,9 @@ class Rejections:
         if now >= self.until:
             self.count += 1
         self.why = why
-        self.until = now + max(at_least_s, min(REFUSED_BASE_S * 2.0 ** min(self.count - 1, 10), REFUSED_MOST_S))
+        self.until = now + max(
+            at_least_s, min(REJECTION_BACKOFF_S * 2.0 ** min(self.count - 1, 10), MAX_REJECTION_BACKOFF_S)
+        )
 
     def ease(self) -> None:
         """One was taken, or room was made: try at once, and wait as after the first refusal."""
@@ -83,7 +85,7 @@ class PodWork:
         owner: the TuneExperiment.
         experiment: returns the manifest that holds now, with its storage.
         kube: the API server.
-        seen: gets what the server answers.
+        cache: gets what the server answers.
         options: for building pods.
         clock: seconds since the epoch.
         logs: keeps what pods printed.

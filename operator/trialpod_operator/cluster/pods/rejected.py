@@ -61,7 +61,7 @@ def _of_kind(kind: str, status: int, message: str, found: Reason, text: str) -> 
         words = foreign(message, 600)
         return (
             Reason.INVALID_TRIAL_RESOURCE,
-            f"the {kind} that spec.trialResource.template describes is wrong: {words}",
+            f"the {kind} that spec.trialResource.template describes is invalid: {words}",
         )
     if found is Reason.OPERATOR_FORBIDDEN:
         return found, f"{text}; it needs create, get, list, patch and delete for the kinds of the chart's trialKinds"
@@ -77,8 +77,8 @@ def _explain(status: int, reason: str, message: str, words: str) -> tuple[Reason
         if fields := _UNKNOWN_FIELD.findall(message):
             return Reason.INVALID_TEMPLATE, "; ".join(_unknown(foreign(field)) for field in fields)
         if match := _FIELD.search(message):
-            return Reason.INVALID_TEMPLATE, f"spec.template.{match[1]} is wrong: {foreign(match[2]).rstrip('] ')}"
-        return Reason.INVALID_TEMPLATE, f"the pod that spec.template describes is wrong: {words}"
+            return Reason.INVALID_TEMPLATE, f"spec.template.{match[1]} is invalid: {foreign(match[2]).rstrip('] ')}"
+        return Reason.INVALID_TEMPLATE, f"the pod that spec.template describes is invalid: {words}"
     if status == 409:
         return Reason.NAME_TAKEN, f"{Reason.NAME_TAKEN.meaning}: {words}"
     if status >= 500 or status == 0:

@@ -22,7 +22,7 @@ from trialpod_operator.engine.trial import Trial
 
 Amounts = dict[str, float]
 
-MOST_RESOURCES = 16
+MAX_RESOURCES = 16
 """Maximum number of resources of a pod that are distinguished, the first ones by name."""
 
 
@@ -47,7 +47,7 @@ def pod_resources(pod: Mapping[str, Any]) -> Amounts:
     _raise(total, peak)
     total |= _requests(spec.get("resources"))  # of the pod as a whole, where that is given
     _add(total, _amounts(spec.get("overhead") or {}))
-    return {name: total[name] for name in sorted(total)[:MOST_RESOURCES] if total[name] > 0}
+    return {name: total[name] for name in sorted(total)[:MAX_RESOURCES] if total[name] > 0}
 
 
 def total_resources(pods: Iterable[Mapping[str, Any]]) -> Amounts:

@@ -92,10 +92,10 @@ class Reuse:
 
     Args:
         key: "namespace/name" of the experiment.
-        seen: what the watches have shown.
+        cache: what the watches have shown.
         work: acts at the API server.
         clock: seconds since the epoch.
-        wake: asks for a reconcile soon.
+        enqueue: asks for a reconcile soon.
         leaves: called with the name of a pod that is to exit now.
     """
 

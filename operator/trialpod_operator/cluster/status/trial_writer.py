@@ -31,7 +31,7 @@ PROGRESS_PER_S = 3.0
 PROGRESS_BATCH = 16
 """Maximum number of them at a time."""
 
-FEW = 64
+MIN_RUNNING_FOR_BATCHES = 64
 """With more running trials than this, progress is written in full batches only."""
 
 SETTLE_S = 4.0
@@ -74,7 +74,7 @@ class TrialStatusWriter:
         """Return the running trials whose progress is to be written now."""
         room = int(min(PROGRESS_BATCH, (now - self._progress_at) * PROGRESS_PER_S))
         # Of many there are always enough that are due, and to find them takes a look at all.
-        if room < (1 if len(bindings.in_progress) <= FEW else PROGRESS_BATCH):
+        if room < (1 if len(bindings.in_progress) <= MIN_RUNNING_FOR_BATCHES else PROGRESS_BATCH):
             return set()
         self._progress_at = now
         self._progress_written = {

@@ -35,9 +35,9 @@ _OWN_WORD = ("completed", "stopped", "paused")
 """Ends that an attempt tells itself, after everything that it had to say."""
 
 _OBEYED = {"stopped": ("stop",), "paused": ("pause", "exploit")}
-_COPY = "put the journal back from a copy of the experiment if there is one"
-_MOST_ALIKE = 20
-"""Findings of one kind that are listed in full."""
+_COPY = "restore the journal from a backup"
+_MAX_ALIKE = 20
+"""Maximum number of findings of one kind that are listed in full."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ class _Account:
 
     def _error(self, check: str, what: str, trial: str = "", remedy: str = _COPY) -> None:
         self._counts[check] += 1
-        if self._counts[check] <= _MOST_ALIKE:
+        if self._counts[check] <= _MAX_ALIKE:
             self.findings.error(check, f"{self._at}: {what}" if self._at else what, trial, remedy)
 
     # -- the snapshot --
@@ -201,9 +201,7 @@ class _Account:
         if trial.decision_count == len(kept):
             disruptions = sum(decision.kind == "disruption" for decision in kept)
             if disruptions != trial.disruptions:
-                self._error(
-                    "counter", f"disruptions are {trial.disruptions}, but {disruptions} happened", trial.trial_id
-                )
+                self._counter(trial, "disruptions", trial.disruptions, disruptions)
         complete = trial.decision_count == len(kept)
         failures: int | None = 0 if complete else None
         for decision in kept if complete else kept[1:]:  # those behind the first one are not kept
@@ -212,13 +210,16 @@ class _Account:
             elif decision.kind in ("retry", "failure"):
                 failures = int(decision.reason.get("failures", 0))
         if failures is not None and failures != trial.failures:
-            self._error("counter", f"failures are {trial.failures}, but {failures} happened", trial.trial_id)
+            self._counter(trial, "failures", trial.failures, failures)
         if trial.current.received > trial.results:
             self._error(
                 "counter",
                 f"its latest attempt has {trial.current.received} results, more than the trial's {trial.results}",
                 trial.trial_id,
             )
+
+    def _counter(self, trial: Trial, what: str, counted: int, found: int) -> None:
+        self._error("counter", f"the trial records {counted} {what}, the journal has {found}", trial.trial_id)
 
     # -- one record --
 
@@ -447,20 +448,21 @@ class _Account:
                 ("disruptions", trial.disruptions, facts.disruptions),
             ):
                 if counted != happened:
-                    self._error("counter", f"{what} are {counted}, but {happened} happened", trial.trial_id)
+                    self._counter(trial, what, counted, happened)
             if trial.running != facts.open:
                 word = "runs" if trial.running else "does not run"
                 self._error("counter", f"it {word} by the engine's account, but not by the records", trial.trial_id)
         if state.flags.results != self._results:
-            self._error("counter", f"results of all trials are {state.flags.results}, but {self._results} happened")
+            what = f"the experiment records {state.flags.results} results, the journal has {self._results}"
+            self._error("counter", what)
         self._check_state()
         for trial_id, count in self._late.items():
             self.findings.note(
                 "attempt", f"{count} late reports of attempts that were over; they count nothing", trial_id
             )
         for check, count in self._counts.items():
-            if count > _MOST_ALIKE:
-                self.findings.error(check, f"and {count - _MOST_ALIKE:,} more of this kind")
+            if count > _MAX_ALIKE:
+                self.findings.error(check, f"and {count - _MAX_ALIKE:,} more of this kind")
 
     def _check_state(self) -> None:
         state = self.engine.state

@@ -23,7 +23,7 @@ from trialpod_operator.experiment.fsck.findings import Findings
 STATIC = ("trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
 """Keys of a line that the parent adds to a result, now or in files of version 1: they tell nothing of the result."""
 
-_AGAIN = "start the experiment again: the lines are written again from the journal"
+_AGAIN = "restart the experiment; the lines are regenerated"
 _COPY = "put the file back from a copy; a snapshot has replaced these results in the journal"
 
 

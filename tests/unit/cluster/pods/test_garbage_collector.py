@@ -10,7 +10,7 @@ import virtual_time
 from virtual_time import until
 
 from trialpod_operator.cluster.cache import ObjectCache
-from trialpod_operator.cluster.pods.garbage_collector import GATHER_MOST, GATHER_S, PodGarbageCollector
+from trialpod_operator.cluster.pods.garbage_collector import GATHER_S, MAX_BATCH, PodGarbageCollector
 from trialpod_operator.cluster.pods.pod_work import PodWork
 
 KEY = "team/digits"
@@ -83,9 +83,9 @@ def test_the_last_pods_of_an_experiment_wait_for_nothing() -> None:
 
 def test_many_are_deleted_at_once_and_not_all_in_one_look() -> None:
     world = World()
-    world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST + 3)))
+    world.finish(*(f"pod-{number:02d}" for number in range(MAX_BATCH + 3)))
     (first,) = world.look(100.0, "other")
-    assert len(first) == GATHER_MOST
+    assert len(first) == MAX_BATCH
     assert world.asked == 1  # and the rest at once
     assert world.look(100.1) == [first, ["pod-16", "pod-17", "pod-18"]]
 
@@ -94,7 +94,7 @@ def test_passes_do_not_wait_for_the_logs_of_finished_pods() -> None:
     async def test() -> None:
         world = World()
         world.work.takes = asyncio.Event()
-        world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST)))
+        world.finish(*(f"pod-{number:02d}" for number in range(MAX_BATCH)))
         for now in (100.0, 110.0, 120.0):
             await world.collector.collect(now, ["other"], (), lambda _: False, {})
             await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def test_passes_do_not_wait_for_the_logs_of_finished_pods() -> None:
         assert world.collector.pods_left
         world.work.takes.set()
         await until(lambda: world.asked == 1)
-        assert [len(batch) for batch in world.work.batches] == [GATHER_MOST], "one task at a time"
+        assert [len(batch) for batch in world.work.batches] == [MAX_BATCH], "one task at a time"
 
     virtual_time.run(test)
 
@@ -111,7 +111,7 @@ def test_nothing_is_taken_away_once_it_is_closed() -> None:
     async def test() -> None:
         world = World()
         world.work.takes = asyncio.Event()
-        world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST)))
+        world.finish(*(f"pod-{number:02d}" for number in range(MAX_BATCH)))
         await world.collector.collect(100.0, ["other"], (), lambda _: False, {})
         await asyncio.sleep(0)
         await world.collector.close()

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.cluster.pods.group import BACKOFF_MOST_S, Group, deleted_worker, of_worker, pause_s
+from trialpod_operator.cluster.pods.group import MAX_BACKOFF_S, Group, deleted_worker, of_worker, pause_s
 from trialpod_operator.cluster.pods.terminated import Termination
 
 
@@ -108,4 +108,4 @@ def test_groups_that_gave_up_together_retry_apart() -> None:
     pauses = {pause_s(f"a_{index:05d}", 2) for index in range(10)}
     assert len(pauses) == 10
     assert all(5.0 <= pause <= 20.0 for pause in pauses)
-    assert pause_s("a_00000", 100) <= BACKOFF_MOST_S
+    assert pause_s("a_00000", 100) <= MAX_BACKOFF_S

@@ -74,7 +74,7 @@ _NODES = (
             _waits("InvalidImageName", 'Failed to apply default image tag "a:b:c"'),
             "ImagePullFailed",
             "stuck",
-            "no image",
+            "not a valid image name",
         ),
         (
             _waits("CreateContainerConfigError", 'secret "keys" not found'),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialpod_operator.cluster.pods.resources import MOST_RESOURCES, pod_resources, total_resources
+from trialpod_operator.cluster.pods.resources import MAX_RESOURCES, pod_resources, total_resources
 
 
 def container(name: str = "c", requests: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_empty_requests_use_nothing_and_types_are_bounded() -> None:
     assert pod_resources({}) == {}
     assert pod_resources({"spec": {"containers": [container(requests={"cpu": 0, "memory": "much"})]}}) == {}
     many = {f"x.y/r{index}": 1 for index in range(40)}
-    assert len(pod_resources({"spec": {"containers": [container(requests=many)]}})) == MOST_RESOURCES
+    assert len(pod_resources({"spec": {"containers": [container(requests=many)]}})) == MAX_RESOURCES
 
 
 def test_pods_of_one_trial_add_up() -> None:

@@ -88,7 +88,7 @@ _RBAC = (
             'Pod "x" is invalid: spec.containers[0].volumeMounts[2].name: Not found: "data"',
             "InvalidTemplate",
             "stuck",
-            'spec.template.spec.containers[0].volumeMounts[2].name is wrong: Not found: "data"',
+            'spec.template.spec.containers[0].volumeMounts[2].name is invalid: Not found: "data"',
         ),
         (
             400,

@@ -275,8 +275,8 @@ def _change(name: str, value: int) -> Callable[[Snapshot], None]:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (_change("disruptions", 5), "disruptions are 5, but 1 happened"),
-        (_change("failures", 2), "failures are 2, but 0 happened"),
+        (_change("disruptions", 5), "the trial records 5 disruptions, the journal has 1"),
+        (_change("failures", 2), "the trial records 2 failures, the journal has 0"),
         (_change("results", 9), "results of all trials are 4, but the trials have 10"),
         (lambda state: setattr(state.trials[0], "status", "PENDING"), "it is PENDING, but in no queue"),
     ],
