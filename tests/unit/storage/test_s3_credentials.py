@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, NoReturn
 
 import pytest
 
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import CredentialsAnswer
-from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials, SuppliedCredentials, Supply, supply
-from trialpod.storage.s3.providers import provider_for
+from trialpod.storage.s3.client import Rejection, S3Client
+from trialpod.storage.s3.credentials import Credentials, CredentialsProvider, SuppliedCredentials, Supply, supply
+from trialpod.storage.s3.errors import Answer, ErrorAnswerError
+from trialpod.storage.s3.providers import IdentityCredentials, provider_for
 
 
 class Desk:
@@ -143,3 +146,81 @@ def test_nothing_that_is_printed_shows_a_secret() -> None:
     assert "key" in shown
     assert "secret'" not in shown
     assert "token'" not in shown
+
+
+class TokenService:
+    """Makes other keys for each provider that asks, as Amazon's does. It is the clock, too."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 50.0
+        self.asked = 0
+        monkeypatch.setattr("minio.credentials.IamAwsProvider", self._provider)
+
+    def _provider(self, http_client: object) -> Any:
+        import minio.credentials
+
+        self.asked += 1
+        keys = minio.credentials.Credentials(f"key-{self.asked}", "secret", "token")
+        return minio.credentials.StaticProvider(keys.access_key, keys.secret_key, keys.session_token)
+
+    def keys(self) -> IdentityCredentials:
+        return IdentityCredentials(clock=lambda: self.now)
+
+
+class TestIdentity:
+    """Keys of a pod's own role."""
+
+    @pytest.fixture
+    def service(self, monkeypatch: pytest.MonkeyPatch) -> TokenService:
+        return TokenService(monkeypatch)
+
+    def test_refused_keys_are_exchanged_unless_they_are_new(self, service: TokenService) -> None:
+        keys = service.keys()
+        first = keys.get()
+        assert not keys.refused(first)
+        assert service.asked == 1
+        service.now += 31
+        assert keys.refused(first)
+        assert keys.get().access_key == "key-2"
+        assert keys.refused(first), "there are others already"
+        assert service.asked == 2
+
+    def test_denied_role_is_reported_within_its_patience(self, service: TokenService) -> None:
+        denied_for_s = denied(service, service.keys())
+        assert 2.0 < denied_for_s < 6.0
+        assert service.asked == 1
+
+
+def test_keys_that_always_change_are_no_reason_to_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changing:
+        source = "the test"
+
+        def get(self) -> Credentials:
+            return Credentials("key", "secret")
+
+        def refused(self, credentials: Credentials) -> bool:
+            return True
+
+    assert 2.0 < denied(TokenService(monkeypatch), Changing()) < 6.0
+
+
+def denied(clock: TokenService, keys: CredentialsProvider) -> float:
+    """Make a request that the server always denies; return how long that took."""
+    tries = 0
+
+    def operation(_minio: object) -> NoReturn:
+        nonlocal tries
+        tries += 1
+        assert tries < 50, "retried without a delay"
+        raise ErrorAnswerError(Answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>"))
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    options = StorageOptions(endpoint="http://127.0.0.1:1").resolved({})
+    client = S3Client("bucket", options, credentials=keys, clock=lambda: clock.now, sleep=sleep, uniform=lambda: 0.5)
+    before = clock.now
+    with pytest.raises(Rejection) as caught:
+        client.run("cannot read it", operation)
+    assert isinstance(caught.value.failure.error, StorageDeniedError)
+    return clock.now - before

@@ -21,7 +21,7 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage
 from trialpod.storage.s3.credentials import Credentials
 from trialpod.storage.s3.errors import Answer, from_answer
-from trialpod.storage.s3.providers import EnvironmentCredentials, FileCredentials, provider_for
+from trialpod.storage.s3.providers import EnvironmentCredentials, FileCredentials, IdentityCredentials, provider_for
 from trialpod.storage.s3.storage import parse_uri
 
 
@@ -207,9 +207,13 @@ class TestIdentity:
             thread.join()
 
     def test_keys_are_asked_for_once_and_again_when_refused(self, agent):
-        keys = provider_for(StorageOptions().resolved({}))
+        assert isinstance(provider_for(StorageOptions().resolved({})), IdentityCredentials)
+        now = 0.0
+        keys = IdentityCredentials(clock=lambda: now)
         first = keys.get()
         assert keys.get() == first == Credentials("key-1", "hidden", "token")
+        assert not keys.refused(first), "others would be refused too"
+        now = 31.0
         assert keys.refused(first)
         assert keys.get().access_key == "key-2"
 

@@ -4,7 +4,8 @@ Invariants:
 
 * A request that failed for a moment is sent again after a delay that doubles (full speed never hits a server that
   asks to slow down); the budget counts from the first failure.
-* Keys that the server refuses are read again before anything is said to have failed.
+* Keys that the server refuses are read again before anything is said to have failed. Other keys are tried at once;
+  when they are refused too, after a delay.
 * A connection made before a fork is never used after it.
 * minio is imported with the first request of a process.
 """
@@ -134,7 +135,7 @@ class S3Client:
         refusal_patience = patience if refusal_patience_s is None else refusal_patience_s
         backoff = Backoff(base_s=_BASE_DELAY_S, cap_s=_MAX_DELAY_S, **self._jitter)
         started: float | None = None
-        uncertain = False
+        uncertain = renewed = False
         while True:
             credentials = self.credentials.get()
             answer = None
@@ -152,7 +153,8 @@ class S3Client:
             if failure.kind == "refused":
                 if failure.code == "RequestTimeTooSkewed" and answer is not None and self._adjust_clock(answer):
                     continue
-                if self.credentials.refused(credentials):
+                renewed = self.credentials.refused(credentials) and not renewed
+                if renewed:
                     continue
                 denied = failure.code == "AccessDenied"
                 limit = min(refusal_patience, _DENIED_PATIENCE_S) if denied else refusal_patience

@@ -21,7 +21,7 @@ from typing import Any
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials, CredentialsProvider, supplier
+from trialpod.storage.s3.credentials import REFUSED_AGAIN_S, Credentials, CredentialsProvider, supplier
 
 _CHECK_INTERVAL_S = 1.0
 _IDENTITY_TIMEOUT_S = 5.0
@@ -167,34 +167,52 @@ class FileCredentials:
 
 
 class IdentityCredentials:
-    """Keys of the pod's or the machine's own identity, short-lived and exchanged by minio's provider."""
+    """Keys of the pod's or the machine's own identity, short-lived and exchanged by minio's provider.
+
+    Args:
+        clock: monotonic seconds.
+    """
 
     source = "the identity of this pod or machine (AWS_WEB_IDENTITY_TOKEN_FILE, ECS or EC2)"
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._provider: Any = None
+        self._current: Credentials | None = None
+        self._since = 0.0
 
     def get(self) -> Credentials:
         """Return the keys, asking for others when they are about to expire."""
+        with self._lock:
+            return self._retrieve()
+
+    def refused(self, credentials: Credentials) -> bool:
+        """Ask for others, unless these are new, and tell whether they differ."""
+        with self._lock:
+            if self._current != credentials:
+                return True
+            # The token service makes other keys for each request; where the role lacks a permission, none helps.
+            if self._clock() < self._since + REFUSED_AGAIN_S:
+                return False
+            self._provider = None
+            return self._retrieve() != credentials
+
+    def _retrieve(self) -> Credentials:
         import urllib3
         from minio.credentials import IamAwsProvider
 
-        with self._lock:
-            try:
-                if self._provider is None:
-                    pool = urllib3.PoolManager(timeout=_IDENTITY_TIMEOUT_S, retries=False)
-                    self._provider = IamAwsProvider(http_client=pool)
-                found = self._provider.retrieve()
-            except (ValueError, KeyError, OSError, urllib3.exceptions.HTTPError) as error:
-                raise StorageUnavailableError(f"no S3 credentials from {self.source}: {error}") from error
-        return Credentials(found.access_key, found.secret_key, found.session_token or "")
-
-    def refused(self, credentials: Credentials) -> bool:
-        """Ask for others, and tell whether they differ."""
-        with self._lock:
-            self._provider = None
-        return self.get() != credentials
+        try:
+            if self._provider is None:
+                pool = urllib3.PoolManager(timeout=_IDENTITY_TIMEOUT_S, retries=False)
+                self._provider = IamAwsProvider(http_client=pool)
+            found = self._provider.retrieve()
+        except (ValueError, KeyError, OSError, urllib3.exceptions.HTTPError) as error:
+            raise StorageUnavailableError(f"no S3 credentials from {self.source}: {error}") from error
+        keys = Credentials(found.access_key, found.secret_key, found.session_token or "")
+        if keys != self._current:
+            self._current, self._since = keys, self._clock()
+        return keys
 
 
 def provider_for(options: StorageOptions, environment: Mapping[str, str] | None = None) -> CredentialsProvider:
