@@ -180,6 +180,32 @@ class TestBrokenAnswers:
                 assert (local.read_bytes() if by_minio else S3Storage(client).read("key")) == b"value"
             served.result(60)
 
+    @pytest.mark.parametrize("code", ["InternalError", "SlowDown"])
+    def test_copy_that_failed_after_status_200_is_repeated(self, code: str) -> None:
+        """Amazon begins to answer before it has copied."""
+        failed = f'<?xml version="1.0"?>\n\n<Error><Code>{code}</Code><Message>again</Message></Error>'
+        copied = "<CopyObjectResult><ETag>a</ETag></CopyObjectResult>"
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+            served = pool.submit(answer_each, listener, [in_full(failed), in_full(copied)])
+            options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}").resolved({})
+            client = S3Client("bucket", options, credentials=Keys(), sleep=lambda seconds: None)
+            S3Storage(client).copy("source", "target")
+            served.result(60)  # both requests were made
+
+    def test_copy_that_was_refused_after_status_200_is_no_success(self) -> None:
+        refused = "<Error><Code>InvalidRequest</Code><Message>too large</Message></Error>"
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+            served = pool.submit(answer_each, listener, [in_full(refused)])
+            options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}").resolved({})
+            with pytest.raises(StorageError, match="InvalidRequest"):
+                S3Storage(S3Client("bucket", options, credentials=Keys())).copy("source", "target")
+            served.result(60)
+
+
+def in_full(body: str) -> bytes:
+    """Return an answer that says of itself that all went well."""
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
 
 def answer_each(listener: socket.socket, answers: list[bytes]) -> None:
     """Answer one request on each connection, and end it."""

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+COPY_SOURCE = "x-amz-copy-source"
+"""The header that makes a PUT a copy."""
+
 _DENIED_PATIENCE_S = 5.0
 _LONG_S = 10.0
 _BASE_DELAY_S = 0.1
@@ -184,8 +187,9 @@ class S3Client:
 
         def operation(_minio: Minio) -> Answer:
             answer = self._session().transport.exchange(method, self.bucket, key, query or {}, headers or {}, body)
-            # CompleteMultipartUpload may announce a failure after it has sent status 200.
-            if method == "POST" and b"<Error>" in answer.body[:1024] and error_code(answer)[0]:
+            # CompleteMultipartUpload and CopyObject may announce a failure after they have sent status 200.
+            late = method == "POST" or COPY_SOURCE in (headers or {})
+            if late and b"<Error>" in answer.body[:1024] and error_code(answer)[0]:
                 raise ErrorAnswerError(answer)
             return answer
 

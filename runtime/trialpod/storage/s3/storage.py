@@ -29,7 +29,7 @@ from trialpod.storage.base import (
 )
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.parallel import run_all
-from trialpod.storage.s3.client import Rejection, S3Client, final_error
+from trialpod.storage.s3.client import COPY_SOURCE, Rejection, S3Client, final_error
 from trialpod.storage.s3.conditional import etag_of, put, replace
 from trialpod.storage.s3.errors import Answer, not_s3
 from trialpod.storage.s3.multipart import download, upload
@@ -153,7 +153,7 @@ class S3Storage(Storage):
         checked_key(key)
         checked_key(source)
         doing = f"cannot copy {self._uri(source)} to {self._uri(key)}"
-        headers = {"x-amz-copy-source": quote(f"/{self._client.bucket}/{self._full(source)}", safe="/-_.~")}
+        headers = {COPY_SOURCE: quote(f"/{self._client.bucket}/{self._full(source)}", safe="/-_.~")}
         try:
             self._client.call("PUT", self._full(key), doing, headers=headers)
         except Rejection as rejection:
