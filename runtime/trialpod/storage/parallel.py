@@ -4,7 +4,7 @@ Not `ThreadPoolExecutor`, whose threads an ending interpreter joins: a process t
 transfer.
 
 Invariants: the threads are daemons; after the first error no further job starts, and the error is raised once the
-running ones have ended.
+running ones have ended; a process that may have no more threads does with those that it has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_all(
         return
     errors: list[BaseException] = []
 
-    def work() -> None:
+    def work(between: Callable[[], None] = lambda: None) -> None:
         while not errors:
             try:
                 job = waiting.pop()
@@ -46,24 +46,28 @@ def run_all(
                 return
             try:
                 job()
+                between()
             except BaseException as error:  # noqa: BLE001 - handed to the caller
                 errors.append(error)
 
-    workers = [
-        threading.Thread(target=work, name=f"trialpod-transfer-{number}", daemon=True)
-        for number in range(min(threads, len(waiting)))
-    ]
+    workers: list[threading.Thread] = []
+    for number in range(min(threads, len(waiting))):
+        worker = threading.Thread(target=work, name=f"trialpod-transfer-{number}", daemon=True)
+        try:
+            worker.start()
+        except RuntimeError:  # the limit of the pod or the user
+            break
+        workers.append(worker)
+    if not workers:
+        work(tick or (lambda: None))
     for worker in workers:
-        worker.start()
-    for worker in workers:
-        while tick is not None and worker.is_alive():
+        while tick is not None and not errors and worker.is_alive():
             worker.join(tick_s)
             if worker.is_alive():
                 try:
                     tick()
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - raised below
                     errors.append(error)
-                    raise
         worker.join()
     if errors:
         raise errors[0]

@@ -177,9 +177,10 @@ class RemoteCheckpointStore(CheckpointStore):
             self._refuse_deleted(name)
         except StorageUnavailableError:
             raise
-        except BaseException:
+        except BaseException as error:
             self.abandon(index)
-            if upload is not None:
+            # Superseded is no Exception, and what another attempt owns is not touched any more.
+            if upload is not None and isinstance(error, Exception):
                 # Best effort: what cannot be removed now is swept later.
                 with contextlib.suppress(StorageError):
                     self._storage.delete_many(upload.sent)

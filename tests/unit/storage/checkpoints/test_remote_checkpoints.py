@@ -213,6 +213,19 @@ def test_a_refused_upload_leaves_nothing_but_the_claim(store, source, storage, t
     assert set(storage.values) == {f"checkpoint_000000/{CLAIM}"}
 
 
+def test_superseded_during_an_upload_removes_nothing(store, source, storage):
+    class Superseded(BaseException): ...
+
+    def progress(done, total):
+        if done == total:
+            raise Superseded
+
+    store.snapshot(0, source)
+    with pytest.raises(Superseded):
+        store.commit(0, iteration=1, metrics={}, attempt=1, time=5.0, progress=progress)
+    assert "delete" not in {name for name, _ in storage.calls}
+
+
 def test_superseded_attempt_can_neither_commit_nor_delete(store, make, source, storage):
     old = commit(store, 0, source)
     store.snapshot(1, source)
