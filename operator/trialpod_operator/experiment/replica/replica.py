@@ -414,7 +414,8 @@ class Replica:
                 self._broken = error
                 self._fenced(error)
                 return
-            except (StorageError, OSError) as error:
+            # Of whatever kind it is: who waits for the copy would wait forever behind a thread that has ended.
+            except Exception as error:  # noqa: BLE001
                 failures += 1
                 self._failed(error, copy.__name__)
                 # Not woken up by those who wait: the storage needs the time more than they do.
@@ -438,10 +439,13 @@ class Replica:
     def _failed(self, error: Exception, thread: str) -> None:
         self.errors += 1
         self.refused = isinstance(error, StorageCredentialsError | StorageDeniedError)
-        logger.info("copying to %s failed: %s", self.uri, error)
         with self._telling:
-            first = not self._troubled
+            first, again = not self._troubled, thread in self._troubled
             self._troubled.add(thread)
+        if again or isinstance(error, StorageError | OSError):
+            logger.info("copying to %s failed: %s", self.uri, error)
+        else:
+            logger.error("copying to %s failed: %s", self.uri, error, exc_info=error)
         if first:
             message = f"{self.uri} cannot be written at the moment ({error}); everything is kept here until it can"
             self._report(ReplicaStatus(reachable=False, message=message))

@@ -620,14 +620,15 @@ def test_writer_stopped_during_deletion_leaves_nothing(tmp_path: Path, storage: 
 class Outage(DirectoryStorage):
     """A folder that cannot be reached for the first so many writes."""
 
-    def __init__(self, root: Path, failures: int) -> None:
+    def __init__(self, root: Path, failures: int, error: Exception | None = None) -> None:
         super().__init__(root)
         self.failures = failures
+        self.error = error or StorageError("connection refused")
 
     def write_new(self, key: str, data: bytes) -> None:
         if self.failures:
             self.failures -= 1
-            raise StorageError("connection refused")
+            raise self.error
         super().write_new(key, data)
 
 
@@ -654,6 +655,46 @@ def test_outage_is_reported_once_and_nothing_is_lost(tmp_path: Path) -> None:
     assert fenced == []
     Replica(there, storage).pull()
     assert history(there) == (None, [b"one"])
+
+
+class TestUnexpectedError:
+    """Not of the storage: a thread more than the pod may have, for example."""
+
+    def test_copying_is_retried_and_the_error_logged_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        storage = Outage(tmp_path / "storage", failures=3, error=RuntimeError("can't start new thread"))
+        journal_of(tmp_path / "here").append(b"one")
+        told: list[ReplicaStatus] = []
+        committed = threading.Event()
+        replica = Replica(tmp_path / "here", storage)
+        replica.start(told.append, lambda error: None, lambda position: committed.set())
+        replica.request(1, urgent=True)
+        assert committed.wait(30)
+        assert replica.close(30) is None
+        assert "can't start new thread" in told[0].message
+        tracebacks = [record for record in caplog.records if record.exc_info]
+        assert 1 <= len(tracebacks) <= 2, "of each of the two threads at most"
+        assert history_of(storage, tmp_path / "there") == (None, [b"one"])
+
+    def test_what_is_not_copied_is_named_at_the_end(self, tmp_path: Path) -> None:
+        storage = Outage(tmp_path / "storage", failures=10**6, error=RuntimeError("can't start new thread"))
+        journal_of(tmp_path / "here").append(b"one")
+        failed = threading.Event()
+        replica = Replica(tmp_path / "here", storage)
+        replica.start(lambda status: failed.set(), lambda error: None)
+        replica.request(1, urgent=True)
+        assert failed.wait(30)
+        problem = replica.close(0.1)
+        replica.abandon()
+        assert problem is not None
+        assert "not everything is copied" in problem
+
+
+def history_of(storage: DirectoryStorage, there: Path) -> tuple[bytes | None, list[bytes]]:
+    """Return what another machine finds in the storage."""
+    Replica(there, storage).pull()
+    return history(there)
 
 
 class Clocked(Replica):
