@@ -330,10 +330,12 @@ class ExperimentController:
             self._durable = self._bindings = self._finding = None
         if bindings is not None:
             bindings.assignments.close()
-        if durable is not None:
-            durable.close()
-        if bindings is not None:
-            await bindings.close()
+        try:
+            if durable is not None:
+                durable.close()
+        finally:
+            if bindings is not None:
+                await bindings.close()
 
     def _check(self, item: Mapping[str, Any]) -> None:
         generation = int(item["metadata"].get("generation", 0))

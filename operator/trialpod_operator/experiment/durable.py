@@ -498,8 +498,10 @@ class DurableExperiment:
             self.decisions.close(NotReadyError("the experiment was closed"))
         if self._replica is not None:
             self._replica.abandon()
-        self.journaled.close()
-        self._fail_waiting(NotReadyError("the experiment was closed"))
+        try:
+            self.journaled.close()
+        finally:
+            self._fail_waiting(NotReadyError("the experiment was closed"))
 
     def _stop_timers(self) -> None:
         for timer in (self._housekeeping, self._timer):

@@ -9,6 +9,7 @@ One thread owns it and everything in it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,8 @@ from trialpod_operator.experiment.background_search import BackgroundSearcher, i
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_record, decode_snapshot, encode
 from trialpod_operator.experiment.trial_files import PolicyFiles, TrialFiles
+
+logger = logging.getLogger(__name__)
 
 SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024
 """The journal grows at least this much between two snapshots, and at least twice the size of the last one.
@@ -300,8 +303,12 @@ class JournaledEngine:
             self._queued.close()
         self.files.close()
         self._policies.flush()
-        self._journal.sync()
-        self._journal.close()
+        try:
+            self._journal.sync()
+        except StorageError as error:  # nothing more can be done for the records, and the rest is to be released
+            logger.warning("the last records of the experiment may not survive a power failure: %s", error)
+        finally:
+            self._journal.close()
 
     def _replay(self) -> int:
         snapshot = self._journal.snapshot

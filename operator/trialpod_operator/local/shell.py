@@ -320,9 +320,11 @@ class LocalShell(Shell):
                 await pool.close()
                 remove_left_behind(tempfile.gettempdir())  # of trials that were killed
                 await server.close()
-                if hasattr(self, "_experiment"):
-                    self._experiment.close()  # before the lock is released
-                self._display.close()
+                try:
+                    if hasattr(self, "_experiment"):
+                        self._experiment.close()  # before the lock is released
+                finally:
+                    self._display.close()
 
     async def _drive(self) -> RunOutcome:
         self._display.start(self._presenter.view())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -308,3 +310,25 @@ def test_finished_experiment_closes_without_last_snapshot(tmp_path: Path, monkey
         storage.gate.set()
 
     run(test)
+
+
+def test_disk_that_fails_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def test() -> None:
+        experiment = RecordingShell(DirectoryStorage(tmp_path / "storage"), tmp_path / "work").start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        waiting = asyncio.ensure_future(experiment.commit())
+        await asyncio.sleep(0)
+        monkeypatch.setattr(os, "fdatasync", fail)
+        experiment.close()
+        with pytest.raises(NotReadyError):
+            await waiting
+
+    run(test)
+    assert "cannot sync the journal" in caplog.text
+    opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert [path for path in opened if path.startswith(str(tmp_path / "work")) and path.endswith(".log")] == []
