@@ -2,7 +2,8 @@
 
 Invariants:
 
-* After an error `run` can be called again; what was sent is not sent twice.
+* After an error `run` can be called again; what was sent is not sent twice. What may have been sent, its answer being
+  lost, is sent to the same key.
 * What is stored already, by size and SHA-256, is not sent: a file's entry names the objects that have it. Of a large
   file only the blocks that changed are sent, as long as its objects hold no more than twice its size.
 * What another attempt stored is copied by the server before it is referred to.
@@ -77,7 +78,9 @@ class Upload:
         self._entries: dict[str, FileEntry] = {}
         self._done = 0
         self._compared = False
+        self._planned: list[tuple[str, Callable[[], None]]] | None = None
         self._made: Counter[str] = Counter()
+        self._keys: dict[tuple[str, ...], str] = {}
 
     def in_parts(self) -> list[str]:
         """Return the names, below the checkpoint's, of objects that may be sent in parts."""
@@ -109,14 +112,16 @@ class Upload:
         for path, match in self._matches.items():
             if path not in self._entries and self._is_same_file(path, match):
                 self._record(self._unchanged(path, match))
-        jobs = self._jobs([file for file in self._files.values() if file.path not in self._entries])
+        if self._planned is None:
+            self._planned = self._plan([file for file in self._files.values() if file.path not in self._entries])
+        jobs = [job for path, job in self._planned if path not in self._entries]
         if jobs:
             run_all(jobs, threads, tick=tick)
         return [self._entries[path] for path in self._files]
 
-    def _jobs(self, missing: list[LocalFile]) -> list[Callable[[], None]]:
-        """Return what sends these files."""
-        jobs: list[Callable[[], None]] = []
+    def _plan(self, missing: list[LocalFile]) -> list[tuple[str, Callable[[], None]]]:
+        """Return what sends these files, each with the path of the first that it sends."""
+        jobs: list[tuple[str, Callable[[], None]]] = []
         by_pack: dict[str, list[LocalFile]] = {}
         own: list[LocalFile] = []
         for file in missing:
@@ -126,14 +131,14 @@ class Upload:
                 own.append(file)
         for place, files in by_pack.items():
             if sum(file.size for file in files) >= _MOSTLY * os.path.getsize(place):
-                jobs.append(partial(self._send_local_pack, place, files))
+                jobs.append((files[0].path, partial(self._send_local_pack, place, files)))
             else:
-                jobs.append(partial(self._send_pack, files))
+                jobs.append((files[0].path, partial(self._send_pack, files)))
         alone, together = packs([(file.path, file.size) for file in own], self._packing)
-        jobs += [partial(self._send_pack, [self._files[path] for path in paths]) for paths in together]
+        jobs += [(paths[0], partial(self._send_pack, [self._files[path] for path in paths])) for paths in together]
         # Large files first: the last to end should not be the last to start.
         alone.sort(key=lambda path: -self._files[path].size)
-        return [partial(self._send, path) for path in alone] + jobs
+        return [(path, partial(self._send, path)) for path in alone] + jobs
 
     # What is stored.
 
@@ -205,7 +210,7 @@ class Upload:
         if path is not None:
             target = f"{self._name}/{path}"
         else:
-            target = self._next(PACK_PREFIX if is_pack(key) else COPY_PREFIX)
+            target = self._own_key(PACK_PREFIX if is_pack(key) else COPY_PREFIX, "copy of", key)
         self._will_send(target)
         try:
             self._storage.copy(key, target)
@@ -243,7 +248,7 @@ class Upload:
 
     def _send_changed(self, file: LocalFile, match: Match) -> bool:
         """Send the blocks that are not stored; False if there is no room to put them together."""
-        key = self._next(BLOCKS_PREFIX)
+        key = self._own_key(BLOCKS_PREFIX, file.path)
         scratch = self._scratch("blocks")
         try:
             local = os.path.join(scratch, "blocks")
@@ -287,7 +292,7 @@ class Upload:
         return found, whole
 
     def _send_local_pack(self, place: str, files: list[LocalFile]) -> None:
-        key = self._next(PACK_PREFIX)
+        key = self._own_key(PACK_PREFIX, files[0].path)
         entries = [
             FileEntry(file.path, file.size, deduplication.checksum(file, descriptor), key, file.offset)
             for file, descriptor in deduplication.opened(files)
@@ -298,7 +303,7 @@ class Upload:
             self._record(entry)
 
     def _send_pack(self, files: list[LocalFile]) -> None:
-        key = self._next(PACK_PREFIX)
+        key = self._own_key(PACK_PREFIX, files[0].path)
         scratch = self._scratch("pack")
         try:
             local = os.path.join(scratch, "pack")
@@ -322,11 +327,14 @@ class Upload:
         for entry in entries:
             self._record(entry)
 
-    def _next(self, prefix: str) -> str:
+    def _own_key(self, prefix: str, *content: str) -> str:
+        """Return the key for what begins with a file of this path, or is a copy: the same each time."""
         with self._lock:
-            number = self._made[prefix]
-            self._made[prefix] += 1
-        return f"{self._name}/{prefix}{number:04d}"
+            known = (prefix, *content)
+            if known not in self._keys:
+                self._keys[known] = f"{self._name}/{prefix}{self._made[prefix]:04d}"
+                self._made[prefix] += 1
+            return self._keys[known]
 
     def _will_send(self, key: str) -> None:
         with self._lock:

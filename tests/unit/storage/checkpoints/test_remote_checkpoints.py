@@ -206,6 +206,24 @@ def test_after_an_interruption_only_what_is_missing_is_sent(store, source, stora
     assert storage.sent - sent < 210_000
 
 
+def test_pack_whose_answer_was_lost_is_replaced(make, storage, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(100):
+        (folder / f"file{number:03d}").write_bytes(os.urandom(1000))
+    store = make(packing=Packing(more_than=10, below_bytes=2000, pack_bytes=40_000))
+    storage.after = fail_on("put_file", "pack", times=2)
+    store.snapshot(0, folder)
+    for _ in range(2):
+        with pytest.raises(StorageUnavailableError):
+            commit(store, 0)
+    info = commit(store, 0)
+    manifest = manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "")
+    own = {f"{info.name}/{name}" for name in (CLAIM, MANIFEST)}
+    assert set(storage.values) - own == manifest.object_keys()
+    assert content(make().fetch(info)) == content(folder)
+
+
 def test_a_refused_upload_leaves_nothing_but_the_claim(store, source, storage, tmp_path):
     storage.before = fail_on("put_file", "weights", StorageError)
     with pytest.raises(StorageError, match="failed"):
@@ -511,6 +529,20 @@ def test_many_small_files_are_copied_into_one_for_the_snapshot(make, source, tmp
     assert len([path for path in folder.rglob("*") if path.is_file()]) == 2  # the pack, and what is no small file
     (source / "small7").unlink()
     assert content(again(make).fetch(commit(store, 0))) == before
+
+
+def test_blocks_whose_answer_was_lost_are_replaced(store, make, large, storage):
+    commit(store, 0, large)
+    change(large, 5000)
+    storage.after = fail_on("put_file", "blocks")
+    store.snapshot(1, large)
+    with pytest.raises(StorageUnavailableError):
+        commit(store, 1)
+    info = commit(store, 1)
+    assert [key for key in storage.values if key.startswith(f"{info.name}/") and "blocks" in key] == [
+        f"{info.name}/.trialpod-blocks-0000"
+    ]
+    assert content(make().fetch(info)) == content(large)
 
 
 def test_sweeping_ends_uploads_in_parts_that_a_dead_attempt_left(store, make, large, storage):
