@@ -6,6 +6,7 @@ Invariant: a trial's checkpoint is found by its manifest, and verified when it i
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -40,11 +41,15 @@ def upload(folder: str, uri: str) -> None:
 def download(uri: str, target: str | os.PathLike[str] | None) -> str:
     """Copy the folder at a URI into a directory and return its path."""
     folder = tempfile.mkdtemp(prefix="trialpod-checkpoint-") if target is None else os.fspath(target)
-    os.makedirs(folder, exist_ok=True)
     try:
+        os.makedirs(folder, exist_ok=True)
         _storage(uri).get_directory("", Path(folder))
-    except KeyMissingError:
-        raise CheckpointError(f"there is no checkpoint at {uri}; it was removed or never written") from None
+    except BaseException as error:
+        if target is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, KeyMissingError):
+            raise CheckpointError(f"there is no checkpoint at {uri}; it was removed or never written") from None
+        raise
     return folder
 
 

@@ -311,7 +311,7 @@ class Trainable:
         if found is None and os.path.isfile(path):
             return self._loaded(path, {})
         if found is None and self.remote_checkpoint_dir:
-            return self._restore_from(self._downloaded(path), metrics)
+            return self._restore_remote(path, metrics)
         if found is None and fallback_to_latest:
             found = saved_state.newest_beside(path)
         if found is None:
@@ -355,15 +355,16 @@ class Trainable:
         self.custom_syncer.sync_up(folder, self._remote(folder))
         self._wait_for_syncer()
 
-    def _downloaded(self, path: str) -> str:
+    def _restore_remote(self, path: str, metrics: dict[str, Any]) -> None:
         import tempfile
 
-        folder = tempfile.mkdtemp(prefix="trialpod-checkpoint-")
-        if self.custom_syncer is None:
-            return Checkpoint(self._remote(path)).to_directory(folder)
-        self.custom_syncer.sync_down(self._remote(path), folder)
-        self._wait_for_syncer()
-        return folder
+        with tempfile.TemporaryDirectory(prefix="trialpod-checkpoint-", ignore_cleanup_errors=True) as folder:
+            if self.custom_syncer is None:
+                Checkpoint(self._remote(path)).to_directory(folder)
+            else:
+                self.custom_syncer.sync_down(self._remote(path), folder)
+                self._wait_for_syncer()
+            self._restore_from(folder, metrics)
 
     def _wait_for_syncer(self) -> None:
         wait = getattr(self.custom_syncer, "wait", None)

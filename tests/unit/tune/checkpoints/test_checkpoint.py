@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from trialpod.errors import CheckpointError, NotSupportedError
+from trialpod.tune.checkpoints import remote_folders
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 
@@ -41,6 +44,14 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         gone.to_directory()
     with pytest.raises(CheckpointError, match="gone does not exist"):
         gone.set_metadata({})
+
+
+def test_a_missing_checkpoint_elsewhere_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        remote_folders.download(f"file://{tmp_path}/none", None)
+    assert os.listdir(tmp_path / "temporary") == []
 
 
 def test_damaged_metadata_is_an_error(checkpoint: Checkpoint) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,19 @@ class TestOlderParts:
         other = Counts(remote_checkpoint_dir=str(tmp_path / "remote"))
         other.restore(str(saved))
         assert other.n == 7
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_restoring_leaves_no_copy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+        trainable = Counts(remote_checkpoint_dir=str(tmp_path / "remote"))
+        saved = trainable.save()
+        shutil.rmtree(saved)
+        if not there:
+            shutil.rmtree(tmp_path / "remote")
+        (tmp_path / "temporary").mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+        with contextlib.nullcontext() if there else pytest.raises(CheckpointError):
+            trainable.restore(str(saved))
+        assert os.listdir(tmp_path / "temporary") == []
 
     def test_a_syncer_of_the_script_copies(self, tmp_path: Path) -> None:
         class Copies:
