@@ -29,6 +29,8 @@ from trialpod.storage.options import StorageOptions
 
 _TEMPORARY = ".trialpod-tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_EXCLUSIVE_RENAME = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1  # of Linux
 
 
 class DirectoryStorage(Storage):
@@ -349,7 +351,15 @@ class DirectoryStorage(Storage):
             self._rename_new(temporary, path, size)
 
     def _rename_new(self, temporary: str, path: str, size: int) -> None:
-        # Without links: an empty file takes the name, and the rename fills it. A reader may see it empty.
+        try:
+            if _rename_exclusively(temporary, path):
+                return
+        except FileExistsError as error:
+            raise KeyExistsError(f"{path} exists already") from error
+        except OSError as error:
+            raise storage_error(error, "cannot write", path, size) from error
+        # An empty file takes the name, and the rename fills it. A reader may see it empty, and it stays so when this
+        # process is killed between.
         self._write_exclusively(path, b"")
         try:
             os.replace(temporary, path)
@@ -383,6 +393,22 @@ def _walk(root: str, below: str = "") -> Iterator[str]:
                 yield from _walk(root, name)
             elif not entry.name.startswith(_TEMPORARY):
                 yield name
+
+
+def _rename_exclusively(source: str, target: str) -> bool:
+    """Rename, and raise FileExistsError if the name is taken; False where the system or the file system cannot."""
+    try:
+        import ctypes
+
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (ImportError, OSError, AttributeError):  # a Python without ctypes, a libc without libraries, not Linux
+        return False
+    if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCLUSIVE_RENAME:
+        return False
+    raise OSError(number, os.strerror(number), target)
 
 
 def _unlink(path: str) -> None:

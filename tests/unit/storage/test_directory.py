@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import threading
 
@@ -57,15 +59,35 @@ def test_one_of_several_concurrent_writers_wins(storage):
     assert storage.read("k") == b"%d" % won[0]
 
 
-def test_write_new_works_without_hard_links(storage, monkeypatch):
-    def refuse(source, target):
-        raise PermissionError(1, "Operation not permitted")
+class TestWithoutHardLinks:
+    @pytest.fixture(autouse=True)
+    def no_links(self, monkeypatch):
+        def refuse(source, target):
+            raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
-    storage.write_new("k", b"one")
-    with pytest.raises(KeyExistsError):
-        storage.write_new("k", b"two")
-    assert storage.list() == ["k"]
+        monkeypatch.setattr(os, "link", refuse)
+
+    @pytest.mark.parametrize("renames", [True, False])
+    def test_write_new_refuses_a_taken_key(self, storage, monkeypatch, renames):
+        """Also on a system that can rename only so that it replaces."""
+        if not renames:
+            monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+        storage.write_new("k", b"one")
+        with pytest.raises(KeyExistsError):
+            storage.write_new("k", b"two")
+        assert storage.read("k") == b"one"
+        assert os.listdir(storage.local_path("")) == ["k"]
+
+    def test_key_is_never_seen_empty(self, storage, monkeypatch):
+        """Whose writer is killed then leaves it so."""
+
+        def killed(source, target):
+            raise SystemExit
+
+        monkeypatch.setattr(os, "replace", killed)
+        with contextlib.suppress(SystemExit):
+            storage.write_new("k", b"one")
+        assert storage.read("k") == b"one"
 
 
 def test_listing_is_sorted_and_below_a_folder(storage):
