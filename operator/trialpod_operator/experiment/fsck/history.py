@@ -429,7 +429,7 @@ class _Account:
 
     def _record_retries(self, before: dict[str, Any]) -> None:
         for trial_id, (_, _, status, *_) in before.items():
-            if status == ERROR and self.engine.state.trials[trial_id].status != ERROR:
+            if status in (ERROR, TERMINATED) and not self.engine.state.trials[trial_id].ended:
                 self.facts[trial_id].failures = 0
                 self.facts[trial_id].ended = False
 

@@ -32,11 +32,11 @@ from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_
 from trialpod_operator.experiment.stored import write_stored
 
 
-def make_plan() -> ExperimentPlan:
+def make_plan(**settings: Any) -> ExperimentPlan:
     search = BasicVariantGenerator(seed=1)
     search.configure({"x": grid_search([1, 2, 3])}, 1)
     return ExperimentPlan(
-        settings=Settings(name="e", trainable_name="train", metric="score", max_failures=1),
+        settings=Settings(name="e", trainable_name="train", metric="score", max_failures=1, **settings),
         search=search,
         scheduler=AsyncHyperBandScheduler(max_t=3, grace_period=1, reduction_factor=3),
         stopper=None,
@@ -47,9 +47,9 @@ def make_plan() -> ExperimentPlan:
 class Stand:
     """An experiment of three trials under ASHA, whose journal can be read and damaged."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
-        self.plan = make_plan()
+        self.plan = make_plan(**settings)
         write_stored(directory, {"name": "e", "total": 3})
         self.records: list[Record] = []
         self.host = JournaledEngine(self.plan, directory, lambda: 1000.0, lambda action: None)
@@ -331,6 +331,23 @@ def test_retried_trial_keeps_results_across_restarts(stand: Stand) -> None:
     again.flush()
     assert len(stand.results(stand.other).read_text().splitlines()) == 3
     assert stand.found() == []
+
+
+def test_retry_of_trials_that_fail_fast_stopped_is_no_finding(tmp_path: Path) -> None:
+    """One of them starts with the retry, the others when there is room."""
+    stand = Stand(tmp_path, fail_fast=True)
+    stand.end(stand.bad, 1, cause="failed", error="no")
+    stand.end(stand.good, 1, cause="failed", error="no", retry=False)
+    for trial_id, attempt in ((stand.bad, 2), (stand.other, 1)):
+        stand.end(trial_id, attempt, cause="stopped")
+    assert stand.host.engine.finished
+    stand.apply(events.SettingsObserved(settings=msgspec.structs.replace(stand.plan.settings, max_concurrent=1)))
+    stand.apply(events.RetryRequested(cut_short=True))
+    for trial_id, attempt in ((stand.good, 2), (stand.bad, 3), (stand.other, 2)):
+        stand.report(trial_id, attempt, 1, 3, 1.0)
+        stand.end(trial_id, attempt, cause="completed")
+    assert stand.host.engine.finished
+    assert stand.findings() == []
 
 
 def test_fsck_prints_findings_and_a_summary(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
