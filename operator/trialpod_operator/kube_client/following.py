@@ -1,17 +1,18 @@
 """Follows an experiment in a cluster to its end, on the display that a local run has.
 
 Invariants: it only reads. What blocks the experiment is reported once per reason. While the cluster is unreachable,
-the view keeps its state, and the request is retried.
+or its API server refuses requests for the moment, the view keeps its state, and the request is retried.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.display import events
 from trialpod_operator.kube_client.api import ClusterUnreachableError
@@ -58,7 +59,7 @@ def follow(
         each: called with the experiment and its trials whenever they were listed.
 
     Raises:
-        TrialpodError: it has stalled, or was deleted meanwhile.
+        TrialpodError: it has stalled, or was deleted meanwhile, or may not be read.
     """
     name, uid = str(item["metadata"]["name"]), item["metadata"].get("uid")
     generation = int(item["metadata"].get("generation") or 1)
@@ -78,10 +79,12 @@ def follow(
         if not started and ("trials" in status or now - begun >= START_TIMEOUT_S):
             display.start(view_of(item, trials, now=now, rows=display.rows))
             started = True
-        if started and (
-            over or now - listed_at >= (MANY_POLL_INTERVAL_S if len(trials) >= MANY_TRIALS else POLL_INTERVAL_S)
-        ):
-            trials, listed_at = api.trials(name), now
+        interval_s = MANY_POLL_INTERVAL_S if len(trials) >= MANY_TRIALS else POLL_INTERVAL_S
+        listed = False
+        if started and (over or now - listed_at >= interval_s):
+            with _unless_temporary():
+                trials, listed_at, listed = api.trials(name), now, True
+        if listed:
             view = view_of(item, trials, now=now, rows=None)
             fresh = {row.name: row for row in view.rows}
             for event in events.changes(rows, fresh, view.metric, lost="the cluster ended its pod"):
@@ -89,7 +92,7 @@ def follow(
             rows = fresh
             each(item, trials)
         view = view_of(item, trials, now=now, rows=display.rows)
-        if over and started:
+        if over and listed:
             display.finish(view)
             return item
         if started:
@@ -110,7 +113,7 @@ def follow(
                     f"that and run this again, or delete the experiment: trialpod delete {name} -n {api.namespace}"
                 )
         sleep(POLL_INTERVAL_S)
-        with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view keeps its state meanwhile
+        with _unless_temporary():
             found = api.find(name)
             if found is None or found["metadata"].get("uid") != uid:
                 raise TrialpodError(
@@ -118,6 +121,18 @@ def follow(
                     "stays, unless its deletionPolicy is Delete"
                 )
             item = found
+
+
+@contextlib.contextmanager
+def _unless_temporary() -> Iterator[None]:
+    """Suppress the error of a request that may succeed when it is repeated."""
+    try:
+        yield
+    except ClusterUnreachableError:
+        return
+    except ApiError as error:
+        if not error.temporary:
+            raise
 
 
 def blocking_reason(
