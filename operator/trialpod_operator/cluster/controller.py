@@ -16,13 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 from trialpod_operator.api.api_errors import ApiError, NotServedError
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, ObjectCache
+from trialpod_operator.cluster.cache import Object, ObjectCache, key_of
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.experiment_storage import FolderRemoval
 from trialpod_operator.cluster.first_lists import FirstLists
@@ -180,7 +181,7 @@ class Controller:
         """Serve the experiments of these shards from now on."""
         for key, item in self.cache.experiments.items():
             if shard_of(str(item["metadata"].get("uid"))) in shards:
-                self.queue.add(key)
+                self.queue.retry(key)
 
     async def release(self, shards: frozenset[int]) -> None:
         """Close the experiments of these shards, which `ownership` does not serve any more; their pods continue."""
@@ -189,7 +190,7 @@ class Controller:
             return [key for key, each in self._controllers.items() if shard_of(each.uid) in shards]
 
         for key in left():
-            self.queue.add(key)
+            self.queue.retry(key)
         while left():
             await self._closed.wait()
 
@@ -242,8 +243,13 @@ class Controller:
 
     def on_experiment(self, item: Object, *, deleted: bool) -> None:
         """A TuneExperiment was made, changed or deleted."""
+        before = self.cache.experiments.get(key_of(item))
         key = self.cache.update_experiment(item, deleted=deleted)
-        if key in self._controllers or self.ownership.serves(self._uid(key)):
+        if key not in self._controllers and not self.ownership.serves(self._uid(key)):
+            return
+        if deleted or before is None or _requested(item) != _requested(before):
+            self.queue.retry(key)  # what a user asks for may be what lets it succeed
+        else:
             self.queue.add(key)
 
     def on_trial(self, item: Object, *, deleted: bool) -> None:
@@ -360,6 +366,12 @@ class Controller:
             logger.warning("%s: %s", key, error)
         else:
             logger.error("%s could not be reconciled", key, exc_info=error)
+
+
+def _requested(item: Object) -> tuple[Any, ...]:
+    """Return what tells users' changes of a TuneExperiment from the operator's."""
+    metadata = item["metadata"]
+    return tuple(metadata.get(name) for name in ("uid", "generation", "deletionTimestamp", "annotations"))
 
 
 def _is_urgent(pod: Object) -> bool:

@@ -6,8 +6,8 @@ make keeps another one waiting for a single request.
 Own code, because Python's client has none, and kopf queues events of one object instead of keys of one experiment.
 
 Invariants: a key added while it is processed is processed again afterwards. A failed key is retried with backoff,
-which new events do not shorten. A large key rests after each pass, so that its events are merged and the loop has
-time for others. Owned by one event loop.
+which new events do not shorten; only `retry` does. A large key rests after each pass, so that its events are merged
+and the loop has time for others. Owned by one event loop.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class WorkQueue:
         self._resting: dict[str, asyncio.TimerHandle] = {}
         self._again: set[str] = set()  # added while active or resting
         self._later: dict[str, asyncio.TimerHandle] = {}
+        self._backoff: dict[str, asyncio.TimerHandle] = {}  # of keys whose latest pass has failed
         self._failures: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -112,10 +113,10 @@ class WorkQueue:
         return len(self._queued)
 
     def add(self, key: str) -> None:
-        """Process a key as soon as possible."""
-        later = self._later.pop(key, None)
-        if later is not None:
-            later.cancel()
+        """Process a key as soon as possible; one that has failed, after its backoff."""
+        if key in self._backoff:
+            return
+        _cancel(self._later, key)
         if key in self._active or key in self._resting:
             self._again.add(key)
         elif key not in self._queued:
@@ -124,7 +125,7 @@ class WorkQueue:
 
     def add_later(self, key: str, seconds: float) -> None:
         """Process a key after a delay in seconds, unless it is due earlier."""
-        if key in self._queued or key in self._again:
+        if key in self._queued or key in self._again or key in self._backoff:
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
@@ -135,12 +136,16 @@ class WorkQueue:
             known.cancel()
         self._later[key] = loop.call_at(at, self._due, key)
 
+    def retry(self, key: str) -> None:
+        """Process a key as soon as possible, although it may have failed: its backoff begins again."""
+        self._failures.pop(key, None)
+        _cancel(self._backoff, key)
+        self.add(key)
+
     def retry_failed(self) -> None:
         """Process all keys that failed now: what they failed by is over. Their backoff begins again."""
-        failed = list(self._failures)
-        self._failures.clear()
-        for key in failed:
-            self.add(key)
+        for key in list(self._failures):
+            self.retry(key)
 
     def start(self) -> None:
         """Start the workers."""
@@ -148,7 +153,7 @@ class WorkQueue:
 
     async def close(self) -> None:
         """Stop the workers; passes in progress are cancelled."""
-        for waiting in (self._later, self._resting):
+        for waiting in (self._later, self._backoff, self._resting):
             for handle in waiting.values():
                 handle.cancel()
             waiting.clear()
@@ -161,6 +166,10 @@ class WorkQueue:
 
     def _due(self, key: str) -> None:
         self._later.pop(key, None)
+        self.add(key)
+
+    def _backed_off(self, key: str) -> None:
+        del self._backoff[key]
         self.add(key)
 
     def _rested(self, key: str) -> None:
@@ -192,16 +201,24 @@ class WorkQueue:
             finally:
                 self._active.discard(key)
                 self.longest_pass_s = max(self.longest_pass_s, asyncio.get_running_loop().time() - began)
-            rest = self._rest(key) if key not in self._failures else 0.0
+            if key in self._failures:
+                self._again.discard(key)
+                _cancel(self._later, key)
+                self._backoff[key] = asyncio.get_running_loop().call_later(again_in or 0.0, self._backed_off, key)
+                continue
+            rest = self._rest(key)
             if rest > 0.0:
                 self._resting[key] = asyncio.get_running_loop().call_later(rest, self._rested, key)
             if key in self._again:
                 if rest > 0.0:
                     continue
                 self._again.discard(key)
-                if key in self._failures:
-                    self.add_later(key, again_in or 0.0)  # new events do not shorten the backoff
-                else:
-                    self.add(key)
+                self.add(key)
             elif again_in is not None:
                 self.add_later(key, again_in)
+
+
+def _cancel(timers: dict[str, asyncio.TimerHandle], key: str) -> None:
+    timer = timers.pop(key, None)
+    if timer is not None:
+        timer.cancel()

@@ -658,6 +658,28 @@ def test_no_pod_runs_before_its_namespace_has_the_authority(play: Play) -> None:
     play(scenario)
 
 
+def test_edit_of_the_spec_does_not_wait_for_the_backoff(play: Play) -> None:
+    """What fails may be what the user corrects; other news about the experiment wait."""
+
+    async def scenario(world: World) -> None:
+        def refuse(method: str, path: str, _body: object) -> object:
+            return fake_api.error(method, path, 500, "InternalError") if "configmaps" in path else None
+
+        world.operator.kube.faults.append(refuse)  # type: ignore[arg-type]
+        await world.apply()
+        await asyncio.sleep(45.0)
+        reconciles = world.operator.reconciles
+        await world.client.patch(paths.experiments("team"), "digits", {"status": {"observedGeneration": 0}}, "status")
+        await asyncio.sleep(1.0)
+        assert world.operator.reconciles == reconciles
+        world.operator.kube.faults.clear()
+        await world.change(numSamples=2)
+        await until(lambda: len(world.pods.begun) >= 2, 5.0, "trials run")
+        await world.until_over()
+
+    play(scenario)
+
+
 def test_api_outage_with_lost_answers_is_survived(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
 import virtual_time
 
 from trialpod_operator.cluster.work_queue import FairRoom, WorkQueue
@@ -120,6 +121,55 @@ def test_what_failed_is_done_at_once_when_its_cause_is_over() -> None:
         await queue.close()
 
     virtual_time.run(test)
+
+
+class TestBackoff:
+    """A key that fails at 0 s, is retried at 0.5 s, 1.5 s, and at 3.5 s with success."""
+
+    def times(self, test: Callable[[WorkQueue], Awaitable[None]]) -> list[float]:
+        async def body() -> list[float]:
+            loop = asyncio.get_running_loop()
+            began: list[float] = []
+
+            async def work(_key: str) -> float | None:
+                began.append(loop.time())
+                await asyncio.sleep(0.01)
+                if len(began) < 4:
+                    raise RuntimeError("not yet")
+                return None
+
+            queue = WorkQueue(work, lambda _key, _error: None, workers=1, jitter=lambda: 1.0)
+            queue.start()
+            queue.add("a")
+            await test(queue)
+            await asyncio.sleep(10.0)
+            await queue.close()
+            return [round(each, 1) for each in began]
+
+        return virtual_time.run(body)
+
+    @pytest.mark.parametrize("at", [0.1, 0.005], ids=["waits", "is processed"])
+    def test_new_events_do_not_shorten_it(self, at: float) -> None:
+        async def events(queue: WorkQueue) -> None:
+            await asyncio.sleep(at)
+            queue.add("a")
+            queue.add_later("a", 0.1)
+
+        assert self.times(events) == [0.0, 0.5, 1.5, 3.5]
+
+    def test_later_events_do_not_shorten_it(self) -> None:
+        async def events(queue: WorkQueue) -> None:
+            await asyncio.sleep(0.005)
+            queue.add_later("a", 0.1)  # while it is processed, which fails
+
+        assert self.times(events) == [0.0, 0.5, 1.5, 3.5]
+
+    def test_retry_of_a_key_begins_it_again(self) -> None:
+        async def events(queue: WorkQueue) -> None:
+            await asyncio.sleep(1.0)
+            queue.retry("a")
+
+        assert self.times(events) == [0.0, 0.5, 1.0, 1.5]
 
 
 def test_the_earlier_of_two_appointments_holds() -> None:
