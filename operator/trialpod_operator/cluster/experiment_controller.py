@@ -434,8 +434,7 @@ class ExperimentController:
             self._corrected = False
             if not stop_is_asked(item["metadata"]):
                 durable.apply(RetryRequested(from_scratch=True, cut_short=True))
-        if queued := user_requests.apply_retry(item, durable):
-            self._writer.events.record_retry(queued.count, has_failed=queued.has_failed)
+        user_requests.apply_retry(item, durable)
         # Stopping last: it ends what a retry has queued.
         user_requests.apply_stop(item, durable, self._services.cache.stops(self.key))
 
@@ -628,6 +627,7 @@ class ExperimentController:
             self._on_broken,
             lambda: services.enqueue_soon(self.key),
             lambda: services.enqueue_status_soon(self.key),
+            lambda event: user_requests.retry_recorded(event, durable, self._writer.events.record_retry),
         )
         durable.start(self._shell)
         if durable.decisions is not None:

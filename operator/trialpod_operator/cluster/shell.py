@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action
@@ -25,6 +26,7 @@ class ClusterShell(Shell):
         broken: called once when the experiment cannot continue as it is open now.
         changed: called when something changed that a reconcile pass looks at.
         progressed: called when only what a status shows has changed.
+        step: returns what is entered around the application of an event.
     """
 
     def __init__(
@@ -33,12 +35,18 @@ class ClusterShell(Shell):
         broken: Callable[[BaseException], None],
         changed: Callable[[], None],
         progressed: Callable[[], None],
+        step: Callable[[AnyEvent], AbstractContextManager[None]] = lambda _event: nullcontext(),
     ) -> None:
         self.meter = ExperimentMeter()
         self._perform = perform
         self._broken = broken
         self._changed = changed
         self._progressed = progressed
+        self._step = step
+
+    def step(self, event: AnyEvent) -> AbstractContextManager[None]:
+        """Return what is entered around the application of an event."""
+        return self._step(event)
 
     def perform(self, action: Action) -> None:
         """Carry out an action."""

@@ -6,31 +6,28 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
-from trialpod_operator.engine.events import RetryRequested, StopRequested
+from trialpod_operator.engine.events import AnyEvent, RetryRequested, StopRequested
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.durable import DurableExperiment
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """What a request to retry has led to: how many trials were queued again, and whether failed ones are left."""
+class RecordRetry(Protocol):
+    """Records what a request to retry has led to."""
 
-    count: int
-    has_failed: bool
+    def __call__(self, count: int, *, has_failed: bool) -> None:
+        """See `EventRecorder.record_retry`."""
 
 
-def apply_retry(item: Mapping[str, Any], durable: DurableExperiment) -> Retried | None:
+def apply_retry(item: Mapping[str, Any], durable: DurableExperiment) -> None:
     """Queue failed trials again, if the experiment's annotation has a value that was not acted on yet."""
-    state = durable.engine.state
     retry = retry_of(item["metadata"])
-    if retry is None or retry.value == state.flags.retry_token:
-        return None
-    before = {trial.trial_id for trial in state.get_trials() if trial.ended}
+    if retry is None or retry.value == durable.engine.state.flags.retry_token:
+        return
     durable.apply(
         RetryRequested(
             from_scratch=retry.from_scratch,
@@ -39,9 +36,27 @@ def apply_retry(item: Mapping[str, Any], durable: DurableExperiment) -> Retried 
             token=retry.value,
         )
     )
+
+
+@contextlib.contextmanager
+def retry_recorded(event: AnyEvent, durable: DurableExperiment, record: RecordRetry) -> Iterator[None]:
+    """Have recorded what `apply_retry` leads to. To be entered around the application of each event.
+
+    Where a decider decides, that comes later than the request, and its trials may have ended again by the next pass.
+
+    Args:
+        event: the one that is applied.
+        durable: the experiment.
+        record: given how many trials were queued again, and whether failed ones are left.
+    """
+    if not isinstance(event, RetryRequested) or event.token in ("", durable.engine.state.flags.retry_token):
+        yield
+        return
+    before = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
+    yield
     state = durable.engine.state
     after = {trial.trial_id for trial in state.get_trials() if trial.ended}
-    return Retried(len(before - after), has_failed=state.counts.get(ERROR, 0) > 0)
+    record(len(before - after), has_failed=state.counts.get(ERROR, 0) > 0)
 
 
 def apply_stop(item: Mapping[str, Any], durable: DurableExperiment, trial_ids: Iterable[str]) -> None:

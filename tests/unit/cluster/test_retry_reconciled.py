@@ -46,6 +46,13 @@ class TestRetryAnnotation:
             assert not world.condition("Failed") or world.condition("Failed")["status"] == "False"
             assert (status["retried"], status["failures"]) == ("1", 0)
             world.check_results()
+            await annotate(world, retry="2")
+            await until_retried(world)
+            told = [each["message"] for each in world.api.all("events") if "retried" in each["message"]]
+            assert told == [
+                "2 failed trials are retried, as asked for",
+                "nothing is retried: no trial has failed",
+            ]
 
         play(scenario)
 
