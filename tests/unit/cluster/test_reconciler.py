@@ -482,6 +482,23 @@ def test_preempted_pod_is_replaced_and_counts_as_disrupted(play: Play) -> None:
     play(scenario)
 
 
+def test_disruption_after_a_failure_is_told_with_its_own_reason(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        await world.apply(numSamples=1, failurePolicy={"maxFailures": 1})
+        await world.until_running(1)
+        world.pods.kill(world.pods.live()[0])
+        await until(lambda: len(world.pods.begun) == 2, what="it is retried")
+        await asyncio.sleep(3.0)
+        world.pods.preempt(world.pods.live()[0])
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (1, 1)
+        (event,) = [each for each in world.api.all("events") if each["reason"] == "Disrupted"]
+        assert "for a better pod" in event["message"]
+
+    play(scenario)
+
+
 def test_what_a_drained_pod_printed_is_kept(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 10

@@ -40,8 +40,10 @@ class EventRecorder:
 
     def record_action(self, action: Action) -> None:
         """Take in a committed action, for the events."""
-        if isinstance(action, TrialRequeued) and action.why == "disrupted":
-            self._disrupted(action.trial, action.message)
+        if isinstance(action, TrialRequeued | TrialEnded):
+            ending = self._endings.pop(action.trial.trial_id, None)
+            if isinstance(action, TrialRequeued) and action.why == "disrupted":
+                self._disrupted(action.trial, action.message, ending)
         if isinstance(action, Warned) and action.trial is not None and action.trial.current.silence_warned:
             self._add(KubernetesEvent("Warning", Reason.NO_PROGRESS, cut(action.message, MAX_NOTE)))
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
@@ -85,10 +87,9 @@ class EventRecorder:
         """Take in how a pod ended, for the events."""
         self._endings[trial.trial_id] = ending
 
-    def _disrupted(self, trial: Trial, message: str) -> None:
+    def _disrupted(self, trial: Trial, message: str, ending: Termination | None) -> None:
         """The cluster ended an attempt: by the attempt's own word, or as its pod tells."""
         name = names.trial_name(self._name, trial.trial_id)
-        ending = self._endings.pop(trial.trial_id, None)
         reason = ending.reason if ending is not None else Reason.PREEMPTED
         target = self._disruption_target(trial)
         if ending is None and target:
