@@ -160,4 +160,4 @@ def _session(call: Any) -> bool:
             sent += 1
             call(DecisionRequest(session=session, suggestion=outbox.pop(0), suggestion_number=sent))
         answer = call(request)
-    return "takes over" not in answer.ended
+    return not answer.restart

@@ -211,7 +211,7 @@ class Decider:
                 if request.snapshot is not None and len(request.snapshot) > MAX_SNAPSHOT_BYTES:
                     request.snapshot = None
             answer = self._call(request)
-        return Outcome.ENDED if "takes over" not in answer.ended else Outcome.AGAIN
+        return Outcome.AGAIN if answer.restart else Outcome.ENDED
 
     def _begin(self) -> None:
         self._since = time.monotonic()

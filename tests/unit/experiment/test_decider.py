@@ -17,6 +17,7 @@ from trialpod.tune.search import Searcher
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.decider.code import seed_generators
 from trialpod_operator.engine.events import AttemptEnded, SettingsObserved, SuggestionReady
+from trialpod_operator.experiment.decisions.messages import DecisionAnswer
 
 
 class Halving(tune.schedulers.FIFOScheduler):
@@ -179,3 +180,36 @@ class TestSuggestions:
         world = asyncio.run(run())
         flags = world.experiment.engine.state.flags
         assert (len(world.table()), flags.state) == (4, "Succeeded"), flags.message
+
+
+class TestEndOfSession:
+    """A held poll is answered when its session is over; only the next session's decider starts again."""
+
+    def test_of_another_session_restarts(self, tmp_path: Path) -> None:
+        async def run() -> None:
+            world = World(request(max_concurrent=1, **KINDS["scheduler"]), tmp_path, report, 8)
+            world.start()
+            held = await self.poll(world)
+            world.experiment.decisions.end_session()
+            answer = await held
+            assert (bool(answer.ended), answer.restart) == (True, True)
+
+        asyncio.run(run())
+
+    def test_of_a_finished_experiment_does_not(self, tmp_path: Path) -> None:
+        async def run() -> None:
+            world = World(request(max_concurrent=1, **KINDS["scheduler"]), tmp_path, report, 8)
+            world.start()
+            await world.run()
+            held = await self.poll(world)
+            world.experiment.close()
+            answer = await held
+            assert (bool(answer.ended), answer.restart) == (True, False)
+
+        asyncio.run(run())
+
+    async def poll(self, world: World) -> asyncio.Future[DecisionAnswer]:
+        assert world.decider is not None
+        while world.decider.waiting is None:
+            await world.decider.step()
+        return world.decider.waiting

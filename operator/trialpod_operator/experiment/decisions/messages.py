@@ -94,7 +94,8 @@ class DecisionAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     items: list[Item] = []
     loading: bool = False  # the items are records, and more may follow
     snapshot_wanted: bool = False
-    ended: str = ""  # why no decider is needed any more: it exits
+    ended: str = ""  # why the session is over: the decider exits
+    restart: bool = False  # and starts again, for another session
     value: bytes = b""  # a part of the value that was asked for
     value_continues: bool = False  # more of it follows
     value_problem: str = ""  # why there is none

@@ -482,7 +482,7 @@ class DecisionQueue:
         """End the session of a decider that is gone or late; what it has not decided waits for the next one."""
         if not self._session:
             return
-        self._release_poll(DecisionAnswer(ended="another decider takes over"))
+        self._release_poll(DecisionAnswer(ended="another decider takes over", restart=True))
         self._session, self._loading, self._records = 0, False, []
         back = [item.record.event for item in self._in_flight if not item.decided]
         self._in_flight = []
