@@ -421,6 +421,7 @@ class Connection(asyncio.Protocol):
             self._reply(refusal, False)
             self._flush()
         else:
+            self.deadline = _FOREVER  # the handler may take its time
             self._queue.append(_Request("", b"", Peer("", []), False, refusal, False))
             if self._transport is not None:
                 self._transport.pause_reading()
@@ -432,6 +433,7 @@ class Connection(asyncio.Protocol):
         the sending half is closed; what still comes is thrown away until the client has closed its half.
         """
         self._ended = True
+        self.sign_at = _FOREVER
         self._queue.clear()
         self._flush()
         self.deadline = self._loop.time() + self._limits.linger_s

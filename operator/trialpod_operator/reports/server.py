@@ -226,13 +226,15 @@ class ReportServer:
     def _sweep(self) -> None:
         self._sweeper = None
         now = asyncio.get_running_loop().time()
-        for connection in list(self._connections):
-            if now >= connection.deadline or now >= connection.write_deadline:
-                connection.expire(now)
-            if now >= connection.sign_at:
-                connection.give_sign(now)
-        if self._connections:
-            self._schedule_sweep()
+        try:
+            for connection in list(self._connections):
+                if now >= connection.deadline or now >= connection.write_deadline:
+                    connection.expire(now)
+                if now >= connection.sign_at:
+                    connection.give_sign(now)
+        finally:
+            if self._connections:
+                self._schedule_sweep()
 
 
 def _unlink(name: str, inode: int | None = None) -> None:

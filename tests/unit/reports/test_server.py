@@ -323,6 +323,26 @@ def test_a_client_too_slow_with_its_request_is_told_and_dropped(tmp_path: Path) 
     serve(tmp_path, echo, work, request_s=0.05)
 
 
+def test_slow_pipelined_request_loses_no_earlier_answer(tmp_path: Path) -> None:
+    """It is refused after the answer before it, and meanwhile the deadlines of other clients hold."""
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client, idle = await service.client(), await service.client()
+        client.post(b"wait")
+        client.send(b"POST /v1/d/report HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc")
+        assert await idle.ended()  # the request limit has passed several times
+        poll.waiting[b"wait"].set_result((200, b"waited"))
+        while (head := await client.reader.readuntil(b"\r\n\r\n")) == WORKING:
+            pass
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert await client.reader.readexactly(6) == b"waited"
+        assert (await client.refusal())[0] == 408
+        assert await client.ended()
+
+    serve(tmp_path, poll, work, idle_s=0.2, request_s=0.02, working_s=0.02)
+
+
 def test_a_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> None:
     called = asyncio.Event()
 
