@@ -11,7 +11,8 @@ The process shell and the cluster shell run an experiment as one of these, and s
 
 Invariants: everything here belongs to the event loop, except the constructor and `open`, which may run in a thread
 before `start`. When the journal cannot be written, or another process writes it, the experiment is broken: it applies
-nothing more, and the shell is informed once.
+nothing more, and the shell is informed once. Once it is closed, the shell gets no action, commit or failure from it,
+whatever the replica completes later.
 """
 
 from __future__ import annotations
@@ -352,7 +353,7 @@ class DurableExperiment:
 
     def fail(self, error: BaseException) -> None:
         """Break the experiment: nothing is applied any more, and waiters for a commit get the error."""
-        if self._broken is None:
+        if self._broken is None and not self._closed:
             self._broken = error
             self._fail_waiting(self._broken_error())
             if self.decisions is not None:
@@ -554,7 +555,7 @@ class DurableExperiment:
         self._shell.replica_changed(status)
 
     def _release(self, position: int) -> None:
-        if self._broken is not None:
+        if self._broken is not None or self._closed:
             return
         self._replicated = max(self._replicated, position)
         self._record_silence()

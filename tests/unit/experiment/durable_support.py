@@ -26,15 +26,18 @@ SETTINGS = Settings(name="digits", trainable_name="train", metric="score", num_s
 
 
 class Gated(DirectoryStorage):
-    """A folder whose new objects wait at a gate, or are refused."""
+    """A folder whose new objects wait at a gate, or are refused. `waiting` is set once one was at a closed gate."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.gate = threading.Event()
         self.gate.set()
+        self.waiting = threading.Event()
         self.refuse = False
 
     def write_new(self, key: str, data: bytes) -> None:
+        if not self.gate.is_set():
+            self.waiting.set()
         self.gate.wait(30)
         if self.refuse:
             raise StorageError("the storage is down")

@@ -23,7 +23,7 @@ from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, Settin
 from trialpod_operator.experiment import durable
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
 from trialpod_operator.experiment.stored import JOURNAL_ID, write_stored
 
 
@@ -199,6 +199,40 @@ def test_second_of_two_operators_is_stopped_without_effect(
             each.close()
 
     run(test)
+
+
+class TestClose:
+    """A closed experiment may be open again already: nothing that comes late acts for it."""
+
+    def test_commit_in_progress_performs_no_action(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            storage = Gated(tmp_path / "storage")
+            shell = RecordingShell(storage, tmp_path / "work")
+            others = set(threading.enumerate())
+            experiment = shell.start()
+            await within(experiment.commit())
+            storage.gate.clear()
+            experiment.apply(SettingsObserved(settings=SETTINGS))
+            assert await asyncio.to_thread(storage.waiting.wait, 30)
+            experiment.close()
+            storage.gate.set()
+            for thread in set(threading.enumerate()) - others:
+                if thread.name.startswith("trialpod-replica"):
+                    await asyncio.to_thread(thread.join)
+            await asyncio.sleep(0)
+            assert shell.actions == []
+
+        run(test)
+
+    def test_failure_is_not_told(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            shell = RecordingShell(Gated(tmp_path / "storage"), tmp_path / "work")
+            experiment = shell.start()
+            experiment.close()
+            experiment.fail(FencedError("another process writes the journal"))
+            assert shell.errors == []
+
+        run(test)
 
 
 def test_nothing_is_confirmed_during_an_outage(tmp_path: Path) -> None:
