@@ -616,9 +616,17 @@ class ExperimentController:
                 await services.list_children(self.key)
             self._objects = await self._attempt_objects(experiment)
             self._refuse_unserved()
+            bindings = self._start(durable, experiment)
         except BaseException:
             durable.close()
             raise
+        self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
+        self._compared, self._children_listed = False, listed or none_yet
+        services.opened(self.key)
+
+    def _start(self, durable: DurableExperiment, experiment: TuneExperiment) -> PodBindings:
+        """Begin with an opened experiment, and find the pods of the attempts that were in progress."""
+        services = self._services
         wanted = self._wanted or experiment
         self._experiment = experiment = with_stored_trainable(wanted, durable.plan.document)
         self._writer.trainable_differs = experiment is not wanted
@@ -662,12 +670,10 @@ class ExperimentController:
             enqueue,
             self._writer.events.record_ending,
         )
-        self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
-        self._compared, self._children_listed = False, listed or none_yet
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
-        services.opened(self.key)
+        return bindings
 
     def _refuse_unserved(self) -> None:
         """Refuse to take over a stored experiment that another process may run; for any thread.

@@ -13,7 +13,9 @@ from cluster_world import Play, World
 from memory_storage import unavailable
 from virtual_time import until
 
+from trialpod_operator.cluster import experiment_controller
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.pods.bindings import PodBindings
 
 pytestmark = pytest.mark.once
 
@@ -105,6 +107,23 @@ def test_an_operator_that_was_away_at_the_end_keeps_the_logs(play: Play) -> None
         await world.replace_operator()
         await world.until_over()
         assert [text.count("step") for text in world.files("log.txt").values()] == [5, 5, 5]
+
+    play(scenario)
+
+
+def test_pod_whose_label_a_user_has_changed_is_deleted(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        def refuse(method: str, path: str, _body: object) -> object:
+            return fake_api.error(method, path, 500, "InternalError") if path.endswith("/log") else None
+
+        world.operator.kube.faults.append(refuse)  # type: ignore[arg-type]
+        await world.apply(numSamples=2, maxConcurrentTrials=1)
+        await until(lambda: len(world.pods.begun) == 2)
+        ended = next(pod for pod in world.api.all("pods") if pod["status"]["phase"] == "Succeeded")
+        world.api.edit(ended, lambda pod: pod["metadata"]["labels"].update({"trialpod.dev/attempt": "x"}))
+        world.operator.kube.faults.clear()
+        await world.until_over()
+        assert world.operator.errors == []
 
     play(scenario)
 
@@ -671,6 +690,26 @@ def test_no_pod_runs_before_its_namespace_has_the_authority(play: Play) -> None:
         world.operator.kube.faults.clear()
         await world.until_over()
         assert world.api.get("configmaps", "trialpod-ca") is not None
+
+    play(scenario)
+
+
+def test_opening_that_fails_late_leaves_nothing_open(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        failures = iter(range(3))
+
+        def made(*given: Any) -> PodBindings:
+            if next(failures, None) is not None:
+                raise ValueError("a pod that nothing here expected")
+            return PodBindings(*given)
+
+        monkeypatch.setattr(experiment_controller, "PodBindings", made)
+        await world.apply()
+        await world.until_running(1)
+        names = [getattr(each.get_coro(), "__name__", "") for each in asyncio.all_tasks()]
+        assert names.count("_housekeeping_loop") == 1
+        assert len(world.operator.errors) == 3
+        await world.until_over()
 
     play(scenario)
 

@@ -104,7 +104,7 @@ def pod_key(pod: Object) -> PodKey | None:
 def labelled_for(pod: Object, binding: PodBinding) -> bool:
     """Return whether the pod's labels name the binding's attempt."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get(names.TRIAL_ID_LABEL) == binding.trial.trial_id and _number(pod) == binding.attempt
+    return labels.get(names.TRIAL_ID_LABEL) == binding.trial.trial_id and attempt_label(pod) == binding.attempt
 
 
 def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
@@ -127,7 +127,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
             pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
     elif own is None and (earlier := _earlier_pods(key, trial, cache)):
         pod = earlier[-1]  # it continues there
-        pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, _number(pod))
+        pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, attempt_label(pod))
     own_pod = (pod_trial, pod_attempt) == (trial.trial_id, trial.attempt)
     return PodBinding(
         trial,
@@ -151,10 +151,12 @@ def _earlier_pods(key: str, trial: Trial, cache: ObjectCache) -> list[Object]:
         if names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
         and "pod" not in pod  # an object of another kind runs one attempt
         and not is_leaving(pod, set())
-        and (_number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
+        and (attempt_label(pod) == trial.attempt if pod_key(pod) else 0 < attempt_label(pod) <= trial.attempt)
     ]
-    return sorted(pods, key=_number)
+    return sorted(pods, key=attempt_label)
 
 
-def _number(pod: Object) -> int:
-    return int((pod["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL, "0"))
+def attempt_label(pod: Object) -> int:
+    """Return the attempt that a pod's label names; 0 when a user has made something else of it."""
+    text = str((pod["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL) or "")
+    return int(text) if text.isdecimal() else 0

@@ -33,7 +33,7 @@ from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.assignments import Assignments
 from trialpod_operator.cluster.pods.attention import Look
-from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, adopt, is_leaving
+from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, adopt, attempt_label, is_leaving
 from trialpod_operator.cluster.pods.build import grace_seconds, reuses_pods, spec_digest
 from trialpod_operator.cluster.pods.creation import PodCreation
 from trialpod_operator.cluster.pods.diagnostics import (
@@ -464,9 +464,7 @@ class PodBindings:
             if self._pods.reuse is not None and self._pods.reuse.holds(pod):
                 return True
             labels = pod["metadata"].get("labels") or {}
-            return self._pods.in_place.holds(
-                labels.get(names.TRIAL_ID_LABEL, ""), int(labels.get(names.ATTEMPT_LABEL) or "0")
-            )
+            return self._pods.in_place.holds(labels.get(names.TRIAL_ID_LABEL, ""), attempt_label(pod))
 
         await self._collector.collect(now, current, stopped, stays, self._pods.durable.engine.state.trials)
 

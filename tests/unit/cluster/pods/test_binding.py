@@ -19,7 +19,7 @@ from trialpod_operator.engine.trial import Trial
 KEY = "team/digits"
 
 
-def second_attempt(*, pid: int = 0, reused_pod: str = "") -> PodBinding:
+def second_attempt(*, pid: int = 0, reused_pod: str = "", label: str = "1") -> PodBinding:
     """Adopt it where the watches show the first one's pod, which still runs, and not its own."""
     trial = Trial(trial_id="d75de_00001", index=1, tag="1", params=b"\x80", created_at=NOW)
     trial.start_attempt(NOW)
@@ -28,6 +28,7 @@ def second_attempt(*, pid: int = 0, reused_pod: str = "") -> PodBinding:
     seen = ObjectCache()
     first = live_pod(phase="Running", state={"running": {}})
     first["metadata"] = pod_for(experiment(), attempt=1)["metadata"] | {"uid": "first"}
+    first["metadata"]["labels"]["trialpod.dev/attempt"] = label
     seen.update_pod(first, deleted=False)
     return adopt(KEY, trial, seen, NOW + 2)
 
@@ -47,6 +48,12 @@ def test_one_that_has_not_begun_waits_for_the_pod_before() -> None:
     found = second_attempt()
     assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 1), "first", False)
     assert found.expected_by > NOW + 2
+
+
+@pytest.mark.parametrize("label", ["x", "", "0"])
+def test_pod_whose_label_a_user_has_changed_is_none_before(label: str) -> None:
+    found = second_attempt(label=label)
+    assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 2), "", False)
 
 
 class TestAnAttemptThatIsExpectedInThePodBefore:
