@@ -671,7 +671,7 @@ class ExperimentController:
             self._writer.events.record_ending,
         )
         if durable.engine.state.settings is not None:
-            durable.apply(Recovered(live=bindings.live_attempts()))
+            durable.apply(Recovered(live=bindings.live_attempts(), writer=services.options.identity))
             logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
         return bindings
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action
-from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived
+from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived, RetryRequested
 from trialpod_operator.experiment.durable import Shell
 from trialpod_operator.experiment.replica.replica import ReplicaStatus
 
@@ -26,7 +26,7 @@ class ClusterShell(Shell):
         broken: called once when the experiment cannot continue as it is open now.
         changed: called when something changed that a reconcile pass looks at.
         progressed: called when only what a status shows has changed.
-        step: returns what is entered around the application of an event.
+        retry: returns what is entered around the application of a request to retry.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class ClusterShell(Shell):
         broken: Callable[[BaseException], None],
         changed: Callable[[], None],
         progressed: Callable[[], None],
-        step: Callable[[AnyEvent], AbstractContextManager[None]] = lambda _event: nullcontext(),
+        retry: Callable[[RetryRequested], AbstractContextManager[None]] = lambda _event: nullcontext(),
     ) -> None:
         self.meter = ExperimentMeter()
         self._perform = perform
         self._broken = broken
         self._changed = changed
         self._progressed = progressed
-        self._step = step
+        self._retry = retry
 
     def step(self, event: AnyEvent) -> AbstractContextManager[None]:
         """Return what is entered around the application of an event."""
-        return self._step(event)
+        return self._retry(event) if isinstance(event, RetryRequested) else nullcontext()
 
     def perform(self, action: Action) -> None:
         """Carry out an action."""

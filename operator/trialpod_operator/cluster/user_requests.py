@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
-from trialpod_operator.engine.events import AnyEvent, RetryRequested, StopRequested
+from trialpod_operator.engine.events import RetryRequested, StopRequested
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.durable import DurableExperiment
 
@@ -39,17 +39,17 @@ def apply_retry(item: Mapping[str, Any], durable: DurableExperiment) -> None:
 
 
 @contextlib.contextmanager
-def retry_recorded(event: AnyEvent, durable: DurableExperiment, record: RecordRetry) -> Iterator[None]:
-    """Have recorded what `apply_retry` leads to. To be entered around the application of each event.
+def retry_recorded(event: RetryRequested, durable: DurableExperiment, record: RecordRetry) -> Iterator[None]:
+    """Have recorded what `apply_retry` leads to. To be entered around the application of the event.
 
     Where a decider decides, that comes later than the request, and its trials may have ended again by the next pass.
 
     Args:
-        event: the one that is applied.
+        event: the request.
         durable: the experiment.
         record: given how many trials were queued again, and whether failed ones are left.
     """
-    if not isinstance(event, RetryRequested) or event.token in ("", durable.engine.state.flags.retry_token):
+    if event.token in ("", durable.engine.state.flags.retry_token):
         yield
         return
     before = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}

@@ -51,7 +51,7 @@ class Attempts:
         """Store where the attempt runs."""
         trial = self._state.current_trial(event.trial_id, event.attempt)
         if trial is not None:
-            trial.locate_attempt(event.pid, event.hostname, event.node_ip, event.reused_pod)
+            trial.locate_attempt(event.pid, event.hostname, event.node_ip, event.reused_pod, event.pod_uid)
             self._state.standings.begun(trial)
             accounting.start_work(self._state, trial, event.resources)
             self._deadline.record(trial)

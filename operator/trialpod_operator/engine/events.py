@@ -39,6 +39,7 @@ class AttemptStarted(Event, frozen=True):
     node_ip: str = ""
     resources: dict[str, float] = {}
     reused_pod: str = ""  # its pod, when that was made for another attempt
+    pod_uid: str = ""  # of the pod; one of the same name that is created later is not the attempt's
 
 
 class ResultsReceived(Event, frozen=True):
@@ -133,9 +134,14 @@ class RetryRequested(Event, frozen=True):
 
 
 class Recovered(Event, frozen=True):
-    """The shell restarted; `live` are the (trial_id, attempt) whose processes are still there."""
+    """The shell restarted; `live` are the (trial_id, attempt) whose processes are still there.
+
+    `writer` names the process. This is the first record of each that continues an experiment: two that do so at the
+    same time, with clocks behind the journal's, would otherwise write the same bytes, and each take them for its own.
+    """
 
     live: list[tuple[str, int]] = []
+    writer: str = ""
 
 
 AnyEvent = (

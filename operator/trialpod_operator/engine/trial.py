@@ -71,6 +71,7 @@ class AttemptState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     hostname: str = ""
     node_ip: str = ""
     reused_pod: str = ""  # its pod, when that was made for another attempt
+    pod_uid: str = ""  # of the pod, while the attempt works
 
     began_at: float | None = None  # its process began to work
     ended_at: float | None = None
@@ -248,10 +249,11 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.retry_at = 0.0
         self.current = AttemptState(started_at=now)
 
-    def locate_attempt(self, pid: int, hostname: str, node_ip: str, reused_pod: str) -> None:
+    def locate_attempt(self, pid: int, hostname: str, node_ip: str, reused_pod: str, pod_uid: str) -> None:
         """Store where the attempt runs."""
         current = self.current
-        current.pid, current.hostname, current.node_ip, current.reused_pod = pid, hostname, node_ip, reused_pod
+        current.pid, current.hostname, current.node_ip = pid, hostname, node_ip
+        current.reused_pod, current.pod_uid = reused_pod, pod_uid
 
     def start_work(self, now: float, resources: dict[str, float]) -> None:
         """Start counting the attempt's resources."""
@@ -264,6 +266,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         current = self.current
         self.kept = kept
         current.working_since, current.last_saved_at, current.resources = None, 0.0, _NOTHING
+        current.pod_uid = ""  # there may be thousands
 
     def record_progress(self, now: float) -> None:
         """The attempt has begun, or has come further."""

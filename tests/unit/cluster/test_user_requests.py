@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import decider_support
@@ -11,7 +11,7 @@ import decider_support
 from trialpod import tune
 from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.cluster.user_requests import apply_retry, retry_recorded
-from trialpod_operator.engine.events import AnyEvent, AttemptEnded
+from trialpod_operator.engine.events import AnyEvent, AttemptEnded, RetryRequested
 
 
 class World(decider_support.World):
@@ -25,7 +25,8 @@ class World(decider_support.World):
         self.recorded: list[tuple[int, bool]] = []
 
     def step(self, event: AnyEvent) -> AbstractContextManager[None]:
-        return retry_recorded(event, self.experiment, self._record)
+        retry = isinstance(event, RetryRequested)
+        return retry_recorded(event, self.experiment, self._record) if retry else nullcontext()
 
     def _record(self, count: int, *, has_failed: bool) -> None:
         self.recorded.append((count, has_failed))

@@ -128,6 +128,10 @@ class Assignments:
             NotReadyError: the pod is not known yet.
         """
         pod = self._pods.cache.pod(self._pods.key, caller.pod_name)
+        binding = self._pods.bindings.get(trial_id)
+        if pod is not None and binding is not None and caller.pod_name == self._pods.pod_name(binding):
+            if self._pods.own_pod(binding) is None:
+                return f"the attempt began in an earlier pod named {caller.pod_name}, which is gone"
         which = pod_key(pod) if pod is not None else None
         if pod is None or which is None or pod["metadata"].get("uid") != caller.pod_uid:
             return self.permits(caller, trial_id)
@@ -163,6 +167,8 @@ class Assignments:
         if binding.group is not None and not self._pods.groups.address(binding):
             raise NotReadyError("the address of the trial's head is not known yet")
         if not binding.assigned:
+            if (pod := self._pods.own_pod(binding)) is not None:
+                binding.pod_uid = str(pod["metadata"].get("uid", ""))
             binding.assigned = True
             self._pods.attention.add(trial.trial_id)
             binding.expected_by = 0.0
@@ -177,6 +183,7 @@ class Assignments:
                     node_ip=request.node_ip,
                     resources=self._resources(binding),
                     reused_pod=names.runner_id(*binding.pod_key) if binding.in_reused_pod else "",
+                    pod_uid=binding.pod_uid,
                 )
             )
             self._pods.changed.add(trial.trial_id)

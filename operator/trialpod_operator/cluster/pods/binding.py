@@ -36,7 +36,7 @@ class PodBinding:
     pod_trial: str = ""  # and the trial, when that is another one
     assigned: bool = False  # it has fetched its assignment
     stop_at: float | None = None  # when its pod is deleted unless it has ended
-    pod_uid: str = ""  # of the pod that asked, or was made
+    pod_uid: str = ""  # of the pod that asked, or was made; once assigned, of the one in which it works
     created_at: float = 0.0  # when the pod was asked for; 0 = not yet
     asked_at: float = 0.0  # when the server was last asked about it
     last_alive: object = None  # its pod, as it was when it was last found to show no end
@@ -125,6 +125,8 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
             pod_trial, _, number = trial.current.reused_pod.rpartition("/")
             pod_attempt = int(number)
             pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
+        if pod is not None and trial.current.pod_uid not in ("", pod["metadata"].get("uid")):
+            pod = None  # created after the attempt's own had gone, by an operator that did not know that it had begun
     elif own is None and (earlier := _earlier_pods(key, trial, cache)):
         pod = earlier[-1]  # it continues there
         pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, attempt_label(pod))
@@ -135,7 +137,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         pod_attempt,
         pod_trial=pod_trial if pod_trial != trial.trial_id else "",
         assigned=given,
-        pod_uid=str(pod["metadata"].get("uid", "")) if pod is not None else "",
+        pod_uid=str(pod["metadata"].get("uid", "")) if pod is not None else trial.current.pod_uid,
         asked_at=now,
         expected_by=0.0 if own_pod or given else now + ASK_AGAIN_S,
         resources=trial.resources,

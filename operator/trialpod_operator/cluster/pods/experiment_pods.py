@@ -115,8 +115,11 @@ class ExperimentPods:
         return list(self.starting.values())
 
     def own_pod(self, binding: PodBinding) -> Object | None:
-        """Return that pod, if it exists."""
-        return self.cache.pod(self.key, self.pod_name(binding))
+        """Return that pod, if it exists: not another one of its name, once the attempt works."""
+        pod = self.cache.pod(self.key, self.pod_name(binding))
+        if pod is not None and binding.assigned and binding.pod_uid not in ("", pod["metadata"].get("uid")):
+            return None
+        return pod
 
     def is_orphaned(self, pod: Object) -> bool:
         """Return whether the TuneTrial that a pod was made for was deleted, and perhaps recreated."""

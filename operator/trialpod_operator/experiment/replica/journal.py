@@ -311,11 +311,16 @@ class JournalReplica:
     def _copy_segment(self, name: str) -> None:
         sent = self._sent.get(name, 0)
         data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
+        made = True
         while data:
-            taken = self._create_piece(name, sent, data)
+            taken, made = self._create_piece(name, sent, data)
             sent, data = sent + taken, data[taken:]
             self._sent[name] = sent
             self._pieces[name] = self._pieces.get(name, 0) + 1
+        if not made:
+            # The answer to it was lost, perhaps long ago. What another process has done since then follows it, and
+            # nothing that these records ask for may be done again.
+            self._refuse_outdated()
 
     def _seal_before(self, number: int) -> None:
         """End the segments before this one where they end for this process, or find out that they do not."""
@@ -362,14 +367,14 @@ class JournalReplica:
                 f"another process has continued this experiment in {self._storage.uri}; stop one of them"
             )
 
-    def _create_piece(self, segment: str, start: int, data: bytes) -> int:
-        """Create a piece of a segment, which is a look at the journal; return how many of these bytes it has."""
+    def _create_piece(self, segment: str, start: int, data: bytes) -> tuple[int, bool]:
+        """Create a piece of a segment, a look at the journal if it is made now; return what `_create` does."""
         look = self._files.look_begins()
         taken, made = self._create(piece_key(self._late.folder, segment, start), data)
         self._refuse_removed(segment)
         if made:
             self._files.look_ended(look)
-        return taken
+        return taken, made
 
     def _create(self, key: str, data: bytes) -> tuple[int, bool]:
         """Create an object, unless it exists; return how many of these bytes it has, and whether it was made now."""

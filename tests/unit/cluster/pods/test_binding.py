@@ -19,12 +19,12 @@ from trialpod_operator.engine.trial import Trial
 KEY = "team/digits"
 
 
-def second_attempt(*, pid: int = 0, reused_pod: str = "", label: str = "1") -> PodBinding:
+def second_attempt(*, pid: int = 0, reused_pod: str = "", pod_uid: str = "", label: str = "1") -> PodBinding:
     """Adopt it where the watches show the first one's pod, which still runs, and not its own."""
     trial = Trial(trial_id="d75de_00001", index=1, tag="1", params=b"\x80", created_at=NOW)
     trial.start_attempt(NOW)
     trial.start_attempt(NOW + 1)
-    trial.locate_attempt(pid, "host", "10.0.0.1", reused_pod)
+    trial.locate_attempt(pid, "host", "10.0.0.1", reused_pod, pod_uid)
     seen = ObjectCache()
     first = live_pod(phase="Running", state={"running": {}})
     first["metadata"] = pod_for(experiment(), attempt=1)["metadata"] | {"uid": "first"}
@@ -42,6 +42,12 @@ def test_one_that_has_begun_keeps_its_own_pod() -> None:
 def test_one_that_began_in_the_pod_before_keeps_that() -> None:
     found = second_attempt(pid=81, reused_pod="d75de_00001/1")
     assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 1), "first", True)
+
+
+def test_one_that_began_in_a_pod_that_has_gone_has_none() -> None:
+    """Another one of that name was made by an operator that did not know that the attempt had begun."""
+    found = second_attempt(pid=81, reused_pod="d75de_00001/1", pod_uid="gone")
+    assert (found.pod_key, found.pod_uid, found.assigned) == (("d75de_00001", 1), "gone", True)
 
 
 def test_one_that_has_not_begun_waits_for_the_pod_before() -> None:

@@ -530,6 +530,31 @@ def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, s
     Replica(here, storage).copy()  # does not know what is there already
 
 
+def test_a_write_found_late_is_refused_where_another_continued(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, and the process that sent it hung: what it decided has been carried out by another one."""
+    here = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    here.append(b"start the trial")
+    with monkeypatch.context() as patch:
+        real = DirectoryStorage.write_new
+
+        def unheard(self: DirectoryStorage, key: str, data: bytes) -> None:
+            real(self, key, data)
+            raise StorageUnavailableError("the connection broke")
+
+        patch.setattr(DirectoryStorage, "write_new", unheard)
+        with pytest.raises(StorageUnavailableError):
+            replica.copy()
+    other = Replica(tmp_path / "there", storage)
+    other.pull()
+    journal_of(tmp_path / "there").append(b"it has begun")
+    other.copy()
+    with pytest.raises(FencedError, match="another process writes this experiment"):
+        replica.copy()
+
+
 def test_segment_with_unacknowledged_tail_is_replaceable(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
