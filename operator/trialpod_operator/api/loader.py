@@ -34,7 +34,7 @@ class FileReport:
 
 
 def check_text(text: str, source: str, overrides: Sequence[str] = ()) -> FileReport:
-    """Read and check all experiments in a YAML or JSON text.
+    """Read and check all experiments in a YAML or JSON text of the user of this process, who may name files here.
 
     Args:
         text: the content of the file.
@@ -50,7 +50,7 @@ def check_text(text: str, source: str, overrides: Sequence[str] = ()) -> FileRep
     documents, problems = read_documents(text)
     ours = [document for document in documents if not _is_foreign(document)]
     others = [document for document in documents if _is_foreign(document)]
-    checked = [check_document(_with_overrides(document, overrides)) for document in ours]
+    checked = [check_document(_with_overrides(document, overrides), here=True) for document in ours]
     if not problems and not ours:
         found = ", ".join(sorted({str(each.value["kind"]) for each in others}))
         problems.append(Problem("", f"no {KIND} in it; {f'found only: {found}' if found else 'it is empty'}"))

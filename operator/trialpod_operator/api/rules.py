@@ -78,9 +78,11 @@ def nothing_varies(samples: int) -> str:
     return f"nothing varies in it: {'all' if samples < 0 else samples} trials get the same parameters"
 
 
-def check_rules(document: Document, broken: Collection[Path], *, started: bool = False) -> Findings:
-    """Apply all rules; `broken` are the paths whose form is wrong, `started` as for `check_document`."""
-    rules = _Rules(document, broken, started)
+def check_rules(
+    document: Document, broken: Collection[Path], *, started: bool = False, here: bool = False
+) -> Findings:
+    """Apply all rules; `broken` are the paths whose form is wrong, `started` and `here` as for `check_document`."""
+    rules = _Rules(document, broken, started, here)
     if isinstance(document.value, dict) and isinstance(document.value.get("spec"), dict):
         rules.trainable()
         rules.search_space()
@@ -104,8 +106,9 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
 
 
 class _Rules:
-    def __init__(self, document: Document, broken: Collection[Path], started: bool) -> None:
+    def __init__(self, document: Document, broken: Collection[Path], started: bool, here: bool) -> None:
         self._started = started
+        self._here = here
         self._document = document
         self._broken = broken
         self.findings = Findings()
@@ -469,6 +472,8 @@ class _Rules:
             return
         from trialpod.tune.schedulers import create_scheduler
 
+        if not self._here and self._names_a_file(name):
+            return
         scheduler = self._make(create_scheduler, name, ("scheduler",))
         self._warn_of_two_tuners(scheduler, name)
         if scheduler is None:
@@ -485,6 +490,19 @@ class _Rules:
         if getattr(scheduler, "needs_metric", True):
             message = f"the scheduler {name} compares trials by a metric; set spec.metric and spec.mode"
             self._report(("scheduler", "name"), message)
+
+    def _names_a_file(self, name: str) -> bool:
+        """Report the scheduler's parameters that name files, which would be the operator's; return whether any does."""
+        from trialpod.tune.plugins.file_parameters import file_parameters
+
+        found = list(file_parameters(name, self._get("scheduler", "parameters") or {}))
+        for path, other in found:
+            self._report(
+                ("scheduler", "parameters", *path),
+                f"names a file, and the operator opens none: give {other}, the lines of the file, in its place "
+                f"({other}: [...]); trialpod submit does so by itself",
+            )
+        return bool(found)
 
     def _check_scheduler_of_space(self, scheduler: Any) -> None:
         metric, mode = self._get("metric"), self._get("mode")

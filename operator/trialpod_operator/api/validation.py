@@ -65,16 +65,18 @@ class Checked:
     total: int | None = None  # trials in all, where that is known
 
 
-def check_document(document: Document, *, started: bool = False) -> Checked:
+def check_document(document: Document, *, started: bool = False, here: bool = False) -> Checked:
     """Check one document completely. Never raises for what a document contains.
 
     Args:
         document: the document.
         started: the experiment has begun, so what an earlier version accepted must do.
+        here: the user who wrote it runs it on this machine, or has its files read here; it may name them. In a
+            cluster it may not: the files would be the operator's.
     """
     walker = Walker(document)
     walker.check(root(), document.value, ())
-    findings = check_rules(document, {path for path, _ in walker.problems}, started=started)
+    findings = check_rules(document, {path for path, _ in walker.problems}, started=started, here=here)
     problems = [problem for _, problem in walker.problems] + findings.problems
     experiment = None
     if not problems:

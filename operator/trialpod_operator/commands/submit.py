@@ -127,6 +127,7 @@ def read_manifests(file: str, overrides: list[str]) -> tuple[list[Json], list[Js
     Raises:
         InvalidInputError: something is wrong with the file, or it has objects that are not submitted.
     """
+    from trialpod.tune.plugins.file_parameters import scheduler_with_lines
     from trialpod_operator.api.loader import check_text, display_name, read_text
     from trialpod_operator.api.problems import InvalidManifestError
 
@@ -149,6 +150,8 @@ def read_manifests(file: str, overrides: list[str]) -> tuple[list[Json], list[Js
         manifest.pop("status", None)
         for field in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
             manifest["metadata"].pop(field, None)
+        if isinstance(scheduler := manifest["spec"].get("scheduler"), dict):
+            manifest["spec"]["scheduler"] = scheduler_with_lines(scheduler)
         found.append(manifest)
     return found, others
 

@@ -106,7 +106,7 @@ def _run(arguments: Namespace) -> int:
             status = 2
             continue
         folder = Path.cwd() if path == "-" else Path(path).resolve().parent
-        hints = _entry_point_hints(report, folder)
+        hints = _entry_point_hints(report, folder) + _file_hints(report)
         problems = _import_problems(report, folder) if arguments.imports else []
         # What cannot be imported is shown once.
         shown = [] if problems else hints
@@ -157,6 +157,19 @@ def _entry_point_hints(report: FileReport, folder: Path) -> list[Problem]:
         )
         if hint is not None:
             found.append(checked.document.problem(("spec", "trainable", "entrypoint"), hint))
+    return found
+
+
+def _file_hints(report: FileReport) -> list[Problem]:
+    """Return which parameters name files, for those who apply the manifest as it is."""
+    from trialpod.tune.plugins.file_parameters import file_parameters
+
+    found = []
+    for checked in report.experiments:
+        scheduler = checked.experiment.spec.scheduler if checked.experiment is not None else None
+        for path, other in [] if scheduler is None else file_parameters(scheduler.name, scheduler.parameters):
+            hint = f"trialpod run and submit read the file; for kubectl apply give {other}, its lines, in its place"
+            found.append(checked.document.problem(("spec", "scheduler", "parameters", *path), hint))
     return found
 
 

@@ -21,6 +21,7 @@ from trialpod.protocol.values import ParamsEncoder, opaque_decoder, params_encod
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.described import arguments_of
+from trialpod.tune.plugins.file_parameters import scheduler_with_lines
 from trialpod.tune.plugins.goal import own_goal
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers import scheduler_name
@@ -430,13 +431,18 @@ def _metric(objective: Objective) -> Json:
 def _scheduler(request: ExperimentRequest, refused: _Refusals) -> Json | None:
     if request.scheduler is None:
         return None
-    return _component(
-        request.scheduler,
-        scheduler_name(request.scheduler),
-        "TuneConfig(scheduler=...)",
-        "trialpod.schedulers",
-        refused,
-    )
+    where = "TuneConfig(scheduler=...)"
+    found = _component(request.scheduler, scheduler_name(request.scheduler), where, "trialpod.schedulers", refused)
+    return found if found is None else _with_files(found, where, refused)
+
+
+def _with_files(scheduler: Json, where: str, refused: _Refusals) -> Json:
+    """Return a scheduler with the lines of the files of this machine that it names."""
+    try:
+        return scheduler_with_lines(scheduler)
+    except InvalidInputError as error:
+        refused.add(f"{where}: {error}")
+        return scheduler
 
 
 def _search_algorithm(request: ExperimentRequest, refused: _Refusals) -> tuple[Json | None, int | None]:

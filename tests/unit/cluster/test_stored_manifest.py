@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,3 +41,21 @@ def test_mistakes_are_still_found_beside_them() -> None:
 def test_unknown_distribution_or_field_is_an_error() -> None:
     checked = check_stored(stored(searchSpace={"lr": {"loguniforn": [1, 2]}}, template={"sepc": {}}))
     assert len(checked.problems) == 2
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("inner", [False, True])
+def test_operator_opens_no_file_that_a_scheduler_names(tmp_path: Path, inner: bool, started: bool) -> None:
+    (tmp_path / "key").write_text("SECRET")
+    scheduler: dict[str, Any] = {"name": "PBT-Replay", "parameters": {"policy_file": str(tmp_path / "key")}}
+    path = "spec.scheduler.parameters.policy_file"
+    if inner:
+        scheduler = {"name": "resource_changing", "parameters": {"base_scheduler": scheduler}}
+        path = "spec.scheduler.parameters.base_scheduler.parameters.policy_file"
+    item = stored(numSamples=1, scheduler=scheduler)
+    if started:
+        item["status"]["startTime"] = "2024-01-01T00:00:00Z"
+    (problem,) = check_stored(item).problems
+    assert problem.path == path
+    assert "policy: [...]" in problem.message
+    assert "SECRET" not in problem.message

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -157,3 +158,17 @@ class TestFilesBesideTheManifest:
     )
     def test_nothing_to_say(self, file: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
         assert self.said(file, capsys, "train", source) == ""
+
+
+def test_a_file_that_only_this_machine_has_is_warned_of(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.txt").write_text('["a", "b", 5, 4, {"lr": 1}, {"lr": 2}]\n')
+    replay = f"{{name: pbt_replay, parameters: {{policy_file: {tmp_path / 'policy.txt'}}}}}"
+    file.write_text(GOOD.replace("{name: asha}", replay))
+    assert main(["validate", str(file)]) == 0
+    assert "policy_file" in (err := capsys.readouterr().err)
+    assert "for kubectl apply give policy" in err
+    assert main(["submit", str(file), "--dry-run", "-o", "json"]) == 0
+    parameters = json.loads(capsys.readouterr().out)["spec"]["scheduler"]["parameters"]
+    assert parameters == {"policy": ['["a", "b", 5, 4, {"lr": 1}, {"lr": 2}]']}

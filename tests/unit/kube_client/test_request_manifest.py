@@ -20,7 +20,13 @@ from trialpod.protocol.messages import CheckpointRules, TrainableRef
 from trialpod.protocol.values import ParamsEncoder, params_decoder, params_encoder
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.objectives import Objective
-from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from trialpod.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+)
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.optuna import OptunaSearch
 from trialpod.tune.search.sample import Domain
@@ -210,6 +216,16 @@ def test_mutations_of_pbt_travel_as_manifests_have_them() -> None:
         "lr": {"loguniform": {"lower": 1e-4, "upper": 1e-1}},
         "units": [1, 2],
     }
+
+
+def test_lines_of_a_policy_file_travel_and_not_its_path(tmp_path: Path) -> None:
+    (tmp_path / "policy.txt").write_text('["a", "b", 5, 4, {"lr": 1}, {"lr": 2}]\n')
+    replay = {"name": "pbt_replay", "parameters": {"policy_file": str(tmp_path / "policy.txt")}}
+    sent = {"name": "pbt_replay", "parameters": {"policy": ['["a", "b", 5, 4, {"lr": 1}, {"lr": 2}]']}}
+    made = spec(scheduler=PopulationBasedTrainingReplay(str(tmp_path / "policy.txt")))
+    assert made["scheduler"] == sent
+    outer = spec(scheduler=ResourceChangingScheduler(replay, None))["scheduler"]
+    assert outer["parameters"]["base_scheduler"] == sent
 
 
 def test_the_metric_of_a_scheduler_alone_is_the_experiments() -> None:

@@ -4,7 +4,7 @@ Source: the policy files of `PopulationBasedTraining` (see `pbt_policy`). Read f
 change the trial whose state was taken over; changes before that trial joined the chain do not belong to it.
 
 Invariants: one trial; it resumes from its own checkpoint at each change; the schedule is part of the state, so that
-the file is needed only at the start.
+the file is needed only at the start. No message shows a line of the file, which may be any.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.file_parameters import read_lines
 from trialpod.tune.plugins.phrases import time_text
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
@@ -36,12 +37,13 @@ class PopulationBasedTrainingReplay(TrialScheduler):
     needs_metric = False
     saves_at_horizon = True
     changes_configs = True
+    FILE_PARAMETERS: ClassVar = {"policy_file": "policy"}
 
     def __init__(self, policy_file: str | None = None, policy: Sequence[Any] | None = None) -> None:
         """Make a scheduler.
 
         Args:
-            policy_file: path of a `pbt_policy_{trial_id}.txt`.
+            policy_file: path of a `pbt_policy_{trial_id}.txt` on the user's machine; an operator opens no file.
             policy: in place of it, its lines: as text, or as the lists that they are.
 
         Raises:
@@ -52,7 +54,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
                 "pbt_replay takes either policy_file or policy, the lines of such a file", parameter="policy_file"
             )
         where = f"policy_file {policy_file}" if policy is None else "policy"
-        lines = _read_lines(str(policy_file)) if policy is None else policy
+        lines = read_lines(str(policy_file), "policy_file") if policy is None else policy
         self._initial, self._changes = _schedule(lines, where)
         name = os.path.basename(str(policy_file)) if policy is None else "policy"
         self._tag = f"replay_{name}"
@@ -161,16 +163,6 @@ class PopulationBasedTrainingReplay(TrialScheduler):
 _FIFO = FIFOScheduler()
 
 
-def _read_lines(path: str) -> list[str]:
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError as error:
-        raise InvalidInputError(
-            f"policy_file {path} cannot be read: {error.strerror or error}", parameter="policy_file"
-        ) from None
-
-
 def _schedule(lines: Any, where: str) -> tuple[dict[str, Any], list[tuple[float, dict[str, Any]]]]:
     """Return the first config and the changes of a policy, each with the iteration at which it is made."""
     if isinstance(lines, (str, bytes)) or not isinstance(lines, (list, tuple)):
@@ -207,7 +199,7 @@ def _row(line: Any, where: str) -> list[Any]:
     ):
         raise InvalidInputError(
             f"{where} is no policy: each line must be a JSON list [tag, source tag, iteration, source iteration, "
-            f"source config, new config], got {line!r:.80}",
+            "source config, new config]",
             parameter="policy",
         )
     return list(row)

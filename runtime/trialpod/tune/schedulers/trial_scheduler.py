@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from trialpod.protocol.messages import EVERY_RESULT, CheckpointInfo, Horizon
 from trialpod.tune.plugins.phrases import evidence_text
@@ -200,6 +200,10 @@ class TrialScheduler(SavedPlugIn):
 
     ABOUT: tuple[str, ...] = ()
     """For the table of the documentation: what happens to trials, and when to use it."""
+
+    FILE_PARAMETERS: ClassVar[Mapping[str, str]] = {}
+    """Arguments that name files of the user's machine -> the argument that takes the lines of the file in its place.
+    An operator refuses the former, and a script or `trialpod submit` sends the latter (`plugins.file_parameters`)."""
 
     changes_configs: bool = False
     """True when trials continue with other parameters than the search algorithm proposed."""

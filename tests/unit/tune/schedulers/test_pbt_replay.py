@@ -78,3 +78,21 @@ def test_a_second_trial_is_refused() -> None:
 def test_what_is_no_policy_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         PopulationBasedTrainingReplay(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\nSECRET\n", "line 2 is no policy"),
+        (b"SECRET\n\xff", "line 2 is not UTF-8"),
+        (b"a" * 99, "is larger than 64"),
+    ],
+)
+def test_no_message_shows_what_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr("trialpod.tune.plugins.file_parameters.MOST_BYTES", 64)
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(InvalidInputError, match=message) as raised:
+        PopulationBasedTrainingReplay(str(tmp_path / "key"))
+    assert "SECRET" not in str(raised.value)
