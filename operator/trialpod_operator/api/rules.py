@@ -492,7 +492,7 @@ class _Rules:
             self._report(("scheduler", "name"), message)
 
     def _names_a_file(self, name: str) -> bool:
-        """Report the scheduler's parameters that name files, which would be the operator's; return whether any does."""
+        """Report the scheduler's parameters that name files, which the operator may not open; return if any does."""
         from trialpod.tune.plugins.file_parameters import file_parameters
 
         found = list(file_parameters(name, self._get("scheduler", "parameters") or {}))

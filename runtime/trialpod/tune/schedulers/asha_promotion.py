@@ -30,6 +30,7 @@ from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
     check_above,
+    check_rungs,
     comparable,
     decoded,
     encoded,
@@ -76,6 +77,7 @@ class PromotionASHAScheduler(MetricScheduler):
                 f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}",
                 parameter="grace_period",
             )
+        check_rungs(grace_period, max_t, reduction_factor)
         self._max_t = max_t
         self._eta = reduction_factor
         self._milestones: list[float] = []

@@ -31,8 +31,10 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.plugins.objectives import Objective, losses, point_of
-from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, decoded, encoded, is_number
+from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, check_rungs, decoded, encoded, is_number
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
+
+_MOST_BRACKETS = 100
 
 
 @algorithm("async_hyperband", "asha", "asynchyperband")
@@ -65,7 +67,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
             max_t: a trial is stopped when `time_attr` reaches this, in units of `time_attr`.
             grace_period: no trial is stopped before this, in units of `time_attr`.
             reduction_factor: about one in so many trials passes a rung; greater than 1.
-            brackets: number of brackets; bracket s starts `s` rungs later.
+            brackets: number of brackets, at most 100; bracket s starts `s` rungs later.
             stop_last_trials: whether `max_t` ends a trial.
             seed: for the choice of a trial's bracket, when there is more than one.
 
@@ -84,8 +86,11 @@ class AsyncHyperBandScheduler(MetricScheduler):
             raise InvalidInputError(
                 f"reduction_factor must be greater than 1, got {reduction_factor!r}", parameter="reduction_factor"
             )
-        if isinstance(brackets, bool) or not isinstance(brackets, int) or brackets < 1:
-            raise InvalidInputError(f"brackets must be 1 or more, got {brackets!r}", parameter="brackets")
+        if isinstance(brackets, bool) or not isinstance(brackets, int) or not 1 <= brackets <= _MOST_BRACKETS:
+            raise InvalidInputError(
+                f"brackets must be a whole number from 1 to {_MOST_BRACKETS}, got {brackets!r}", parameter="brackets"
+            )
+        check_rungs(grace_period, max_t, reduction_factor)
         super().__init__(time_attr, metric, mode, seed)
         self._max_t = max_t
         self._stop_last_trials = bool(stop_last_trials)

@@ -30,6 +30,7 @@ from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
     check_above,
     check_flag,
+    check_rungs,
     check_same_rules,
     encoded,
 )
@@ -79,6 +80,7 @@ class HyperBandScheduler(MetricScheduler):
                 f"max_t must be a number of at least 1, got {max_t!r}; use a finer time_attr", parameter="max_t"
             )
         check_above("reduction_factor", reduction_factor, 1)
+        check_rungs(1, max_t, reduction_factor)
         check_flag("stop_last_trials", stop_last_trials)
         self._ray: RayHyperBand | None = None
         if decides_as_ray(self, compatible):

@@ -22,6 +22,9 @@ from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialSchedu
 RAY_PENDING_TRIALS = 200
 """So many trials wait at least in Ray, where there are as many; brackets are filled with them."""
 
+MOST_RUNGS = 1000
+"""More rungs are a reduction_factor too close to 1; a million of them would fill the operator's memory."""
+
 
 class MetricScheduler(TrialScheduler):
     """A scheduler that reads a time and a metric from each result; starts trials first come, first served."""
@@ -179,6 +182,16 @@ def check_at_least(name: str, value: Any, lower: float) -> None:
     """Refuse what is not a finite number of at least `lower`."""
     if not is_number(value) or not lower <= value < math.inf:
         raise InvalidInputError(f"{name} must be a number of at least {lower:g}, got {value!r}", parameter=name)
+
+
+def check_rungs(lowest: float, max_t: float, reduction_factor: float) -> None:
+    """Refuse more than `MOST_RUNGS` rungs from `lowest` to `max_t`, before any is made."""
+    if (math.log(max_t) - math.log(lowest)) / math.log(reduction_factor) > MOST_RUNGS:
+        raise InvalidInputError(
+            f"reduction_factor={reduction_factor!r} makes more than {MOST_RUNGS} rungs up to max_t={max_t!r}: use a "
+            "greater one, such as 3",
+            parameter="reduction_factor",
+        )
 
 
 def check_between(name: str, value: Any, lower: float, upper: float) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial
-from trialpod.tune.schedulers import MedianStoppingRule
+from trialpod.tune.schedulers import MedianStoppingRule, create_scheduler
 from trialpod.tune.schedulers.metric_scheduler import check_mode, comparable, decoded, encoded, is_number
 
 
@@ -39,3 +40,19 @@ def test_numbers_survive_json_whatever_they_are() -> None:
     assert math.isnan(decoded(encoded(math.nan)))
     assert comparable(math.nan) == -math.inf
     assert [is_number(value) for value in (1, 0.5, math.nan, True, "1", None)] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("asha", {"brackets": 10**9}, "brackets must be a whole number from 1 to 100"),
+        ("asha", {"reduction_factor": 1.0000001}, "more than 1000 rungs"),
+        ("asha_promotion", {"reduction_factor": 1.0000001}, "more than 1000 rungs"),
+        ("asha_promotion", {"grace_period": 5e-324, "reduction_factor": 1.4}, "more than 1000 rungs"),
+        ("hyperband", {"reduction_factor": 1.0000001}, "more than 1000 rungs"),
+        ("hb_bohb", {"reduction_factor": 1.0000001}, "more than 1000 rungs"),
+    ],
+)
+def test_rungs_without_end_are_refused_at_once(name: str, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        create_scheduler(name, **parameters)

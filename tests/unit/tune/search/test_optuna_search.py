@@ -215,6 +215,19 @@ def test_a_grid_is_gone_through_once() -> None:
     assert len(set(seen)) == 6
 
 
+@pytest.mark.parametrize(
+    ("sampler", "space"),
+    [
+        ("grid", {name: tune.randint(0, 100) for name in "abcdef"}),
+        ("grid", {"a": tune.randint(0, 10**9)}),
+        ("bruteforce", {"a": tune.randint(0, 10**9)}),
+    ],
+)
+def test_too_many_points_are_refused_at_once(sampler: str, space: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"at most 100000 points.*tpe, qmc or random"):
+        _search(space, sampler=sampler)
+
+
 def test_points_come_first_and_known_ones_are_not_tried() -> None:
     points = [{"x": 0.5, "n": 1}, {"x": -0.5}]
     search = _search(points_to_evaluate=points)
@@ -231,6 +244,7 @@ def test_points_come_first_and_known_ones_are_not_tried() -> None:
     [
         ({"sampler": "tpee"}, "Did you mean 'tpe'"),
         ({"sampler": {"name": "tpe", "multivariat": True}}, "Did you mean 'multivariate'"),
+        ({"sampler": {"name": "tpe", "n_ei_candidates": 10**9}}, "n_ei_candidates .* at most 100000"),
         ({"sampler": 3}, "sampler 3 is unknown|must be a name"),
         ({"constraints": "a"}, "list of names"),
         ({"model_trials": 249}, "model_trials must be 250 or more, or None"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,10 @@ STATELESS = frozenset({"TPESampler", "RandomSampler", "GPSampler"})
 """Samplers that keep nothing of a suggestion but its parameters, so that an earlier one needs no computation."""
 
 _DEPTH = 4
+MOST_POINTS = 100_000
+"""So many points a sampler may go through: Optuna makes a list of all of them."""
+_LIMITS = {"n_ei_candidates": 100_000, "popsize": 100_000}
+"""The most of an argument for which Optuna makes so many numbers at once."""
 
 
 def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
@@ -63,6 +68,12 @@ def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
             raise InvalidInputError(
                 f"OptunaSearch: sampler {name!r} has no argument {argument!r}.{hint} "
                 f"Allowed are {', '.join(sorted(known)) or 'none'}",
+                parameter="sampler",
+            )
+        most, value = _LIMITS.get(argument), arguments[argument]
+        if most is not None and isinstance(value, (int, float)) and value > most:
+            raise InvalidInputError(
+                f"OptunaSearch: {argument} of sampler {name!r} must be at most {most}, got {value!r}",
                 parameter="sampler",
             )
     return key, arguments
@@ -137,3 +148,12 @@ def _check_finite(name: str, space: FlatSpace) -> None:
                 "use quniform, randint or choice",
                 parameter="sampler",
             )
+    sizes = [int(dimension.high) - int(dimension.low) + 1 for dimension in space.dimensions]
+    points = math.prod(sizes) if name == "grid" else max(sizes, default=0)  # the other lists one parameter at a time
+    if points > MOST_POINTS:
+        what = "the search space has" if name == "grid" else "a parameter has"
+        raise InvalidInputError(
+            f"OptunaSearch: sampler {name!r} goes through at most {MOST_POINTS} points, and {what} {points}; use "
+            "quniform or qrandint with a larger step, fewer parameters, or the sampler tpe, qmc or random",
+            parameter="sampler",
+        )
