@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
@@ -47,9 +48,21 @@ def require_all(libraries: Iterable[tuple[str, str]], user: str) -> None:
         require(module, package, user)
 
 
+_GLOBAL_GENERATORS = threading.RLock()
+
+
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of Python, NumPy and (where it is loaded) PyTorch, and put them back afterwards."""
+    """Seed the global generators of Python, NumPy and (where it is loaded) PyTorch, and put them back afterwards.
+
+    One thread at a time: each experiment of an operator has a search thread of its own.
+    """
+    with _GLOBAL_GENERATORS, _seeded_alone(seed):
+        yield
+
+
+@contextlib.contextmanager
+def _seeded_alone(seed: int) -> Iterator[None]:
     import numpy as np  # every library that needs this brings it
 
     torch: Any = sys.modules.get("torch")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 
@@ -29,3 +30,38 @@ def test_global_generators_are_put_back() -> None:
     with seeded(7):
         assert (random.random(), np.random.random()) == first
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_threads_draw_from_the_global_generators_in_turn() -> None:
+    pytest.importorskip("numpy")
+    random.seed(1)
+    before = random.getstate()
+    alone = {}
+    for seed in (1, 2):
+        with seeded(seed):
+            alone[seed] = [random.random() for _ in range(3)]
+    drawn: dict[int, list[float]] = {1: [], 2: []}
+    first_is_in, second_is_in = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with seeded(1):
+            drawn[1].append(random.random())
+            first_is_in.set()
+            second_is_in.wait(0.2)  # to no effect: the second waits for this block
+            drawn[1] += [random.random() for _ in range(2)]
+
+    def second() -> None:
+        first_is_in.wait(10)
+        with seeded(2):
+            drawn[2].append(random.random())
+            second_is_in.set()
+            threads[0].join(10)
+            drawn[2] += [random.random() for _ in range(2)]
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert drawn == alone
+    assert random.getstate() == before
