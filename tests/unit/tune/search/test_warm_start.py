@@ -74,3 +74,16 @@ def test_points_before_the_space_is_known() -> None:
     assert [t.state.name for t in _search(searcher).searcher.study.trials] == ["COMPLETE", "PRUNED", "FAIL"]
     with pytest.raises(InvalidInputError, match="is not the value of 'loss'"):
         searcher.add_evaluated_point({"x": 0.5}, "3")
+
+
+def test_trials_that_lack_a_parameter_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    def space(trial: Any) -> None:
+        trial.suggest_float("x", 0, 1)
+        trial.suggest_float("new", 0, 1)
+
+    searcher = OptunaSearch(space, metric="loss", mode="min")
+    results = [Result({"loss": 3.0}, None, None, "", config=config) for config in ({"x": 0.5}, {"x": 0.5, "new": 1})]
+    search = prepare(searcher, space={}, num_samples=-1, metric="loss", mode="min", seed=1)
+    assert searcher.add_evaluated_trials(results) == 1
+    assert "1 of 2 trials have the metric loss and a config of this search space" in caplog.text
+    assert search.next_suggestion() is not None
