@@ -7,12 +7,13 @@ Nothing waits for the script: between two of its steps the experiment continues.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trialpod.errors import TrialpodError
 from trialpod.protocol.messages import Horizon
 from trialpod.tune.callback import Callback
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
 from trialpod.tune.trial import Trial
@@ -111,6 +112,69 @@ class SteeredScheduler(TrialScheduler):
     def changes_configs(self) -> bool:  # type: ignore[override]
         """As the scheduler's own."""
         return self.scheduler.changes_configs
+
+    @property
+    def pending_trials(self) -> int:  # type: ignore[override]
+        """As the scheduler's own."""
+        return self.scheduler.pending_trials
+
+    @property
+    def needs_metric(self) -> bool:  # type: ignore[override]
+        """As the scheduler's own."""
+        return self.scheduler.needs_metric
+
+    @property
+    def several_metrics(self) -> bool:  # type: ignore[override]
+        """As the scheduler's own."""
+        return self.scheduler.several_metrics
+
+    @property
+    def metric(self) -> str | None:  # type: ignore[override]
+        """As the scheduler's own."""
+        return self.scheduler.metric
+
+    @property
+    def mode(self) -> str | None:  # type: ignore[override]
+        """As the scheduler's own."""
+        return self.scheduler.mode
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """As the scheduler's own."""
+        return list(getattr(self.scheduler, "objectives", []))
+
+    @property
+    def time_attr(self) -> str | None:
+        """As the scheduler's own."""
+        return getattr(self.scheduler, "time_attr", None)
+
+    @property
+    def first_rung(self) -> float | None:
+        """As the scheduler's own."""
+        return getattr(self.scheduler, "first_rung", None)
+
+    @property
+    def base_scheduler(self) -> TrialScheduler:
+        """As the scheduler's own."""
+        return getattr(self.scheduler, "base_scheduler", self.scheduler)
+
+    @property
+    def num_perturbations(self) -> int:
+        """As the scheduler's own."""
+        return int(getattr(self.scheduler, "num_perturbations", 0))
+
+    def policy_log(self, since: int = 0) -> dict[str, list[str]]:
+        """As the scheduler's own, if it keeps one."""
+        log = getattr(self.scheduler, "policy_log", None)
+        files: dict[str, list[str]] = log(since) if log is not None else {}
+        return files
+
+    def set_objectives(self, objectives: Sequence[Objective]) -> None:  # noqa: D102
+        scheduler: Any = self.scheduler  # `several_metrics` says that it has the method
+        scheduler.set_objectives(objectives)
+
+    def debug_string(self) -> str:  # noqa: D102
+        return self.scheduler.debug_string()
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: D102
         return self.scheduler.set_search_properties(metric, mode, **spec)

@@ -9,13 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.placement_groups import DEFAULT_RESOURCES, PlacementGroupFactory, to_resources
 from trialpod.tune.plugins.catalogue import SCHEDULERS, algorithm
+from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.resource_distribution import ALLOCATIONS, DistributeResources
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
@@ -56,6 +57,8 @@ class ResourceChangingScheduler(TrialScheduler):
         self._changed: set[str] = set()
         self.time_slicing = self._base.time_slicing
         self.changes_configs = self._base.changes_configs
+        self.pending_trials = self._base.pending_trials
+        self.several_metrics = self._base.several_metrics
 
     @property
     def metric(self) -> str | None:  # type: ignore[override]
@@ -73,6 +76,21 @@ class ResourceChangingScheduler(TrialScheduler):
         if hasattr(self._allocate, "metric") and not self._allocate.metric:
             return True
         return self._base.needs_metric
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The base scheduler's, where it compares trials by several."""
+        return list(getattr(self._base, "objectives", []))
+
+    @property
+    def time_attr(self) -> str | None:
+        """What the base scheduler measures progress by, if it does."""
+        return getattr(self._base, "time_attr", None)
+
+    @property
+    def first_rung(self) -> float | None:
+        """Where the base scheduler judges a new trial first, if it knows."""
+        return getattr(self._base, "first_rung", None)
 
     @property
     def base_scheduler(self) -> TrialScheduler:
@@ -93,10 +111,19 @@ class ResourceChangingScheduler(TrialScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand metric and mode to the base scheduler and, where it has none, to the allocation function."""
         accepted = self._base.set_search_properties(metric, mode, **spec)
+        self._tell_allocation(metric, mode)
+        return accepted
+
+    def set_objectives(self, objectives: Sequence[Objective]) -> None:
+        """Hand the objectives to the base scheduler, and the first of them to the allocation function."""
+        base: Any = self._base  # `several_metrics` says that it has the method
+        base.set_objectives(objectives)
+        self._tell_allocation(None, None)
+
+    def _tell_allocation(self, metric: str | None, mode: str | None) -> None:
         for name, value in (("metric", self._base.metric or metric), ("mode", self._base.mode or mode)):
             if hasattr(self._allocate, name) and not getattr(self._allocate, name):
                 setattr(self._allocate, name, value)
-        return accepted
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Remember what trials start with.

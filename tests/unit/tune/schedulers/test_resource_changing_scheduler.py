@@ -8,8 +8,18 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
+from trialpod.legacy.internals.steering import SteeredScheduler
 from trialpod.testing.simulation import SimulatedExperiment, Step
-from trialpod.tune.schedulers import ASHAScheduler, ResourceChangingScheduler, create_scheduler
+from trialpod.tune.plugins.goal import introduce_scheduler
+from trialpod.tune.plugins.objectives import parse_objectives
+from trialpod.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+    TrialScheduler,
+    create_scheduler,
+)
 
 
 def experiment(count: int = 2, **arguments: Any) -> SimulatedExperiment:
@@ -80,3 +90,47 @@ class TestWhatAllocationFunctionsAsk:
     def test_base_resources_as_a_placement_group(self) -> None:
         scheduler = ResourceChangingScheduler(resources_allocation_function=lambda *_: None)
         assert scheduler._base_trial_resources.required_resources == {"CPU": 1.0}
+
+
+READ_BY_THE_ENGINE = [
+    "changes_configs",
+    "first_rung",
+    "metric",
+    "mode",
+    "needs_metric",
+    "num_perturbations",
+    "objectives",
+    "pending_trials",
+    "several_metrics",
+    "time_attr",
+    "time_slicing",
+]
+
+
+@pytest.mark.parametrize("wrap", [lambda base: ResourceChangingScheduler(base, None), SteeredScheduler])
+@pytest.mark.parametrize(
+    "base",
+    [
+        HyperBandScheduler(compatible=True),
+        ASHAScheduler(metric="a", mode="max"),
+        PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]}),
+        create_scheduler("auto"),
+    ],
+    ids=lambda base: base.NAME,
+)
+def test_what_the_engine_reads_is_the_inner_schedulers(wrap: Any, base: TrialScheduler) -> None:
+    default = {"first_rung": None, "num_perturbations": 0, "objectives": [], "time_attr": None}
+    wrapped = wrap(base)
+    for name in READ_BY_THE_ENGINE:
+        assert getattr(wrapped, name) == getattr(base, name, default.get(name)), name
+    log = getattr(base, "policy_log", dict)
+    assert wrapped.policy_log() == log()
+    assert base.debug_string() in wrapped.debug_string()
+
+
+@pytest.mark.parametrize("wrap", [ResourceChangingScheduler, SteeredScheduler])
+def test_objectives_reach_the_inner_scheduler(wrap: Any) -> None:
+    objectives = parse_objectives([{"name": "loss", "mode": "min"}, {"name": "size", "mode": "min"}])
+    base = ASHAScheduler()
+    introduce_scheduler(wrap(base), None, None, objectives)
+    assert base.objectives == objectives
