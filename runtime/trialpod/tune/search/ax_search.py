@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.search.ax_constraints import renamed
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.refit_searcher import RefitSearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -28,7 +29,8 @@ class AxSearch(RefitSearcher):
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
-        parameter_constraints: such as "x1 + x2 <= 2", over parameters that are numbers.
+        parameter_constraints: such as "x1 + x2 <= 2", over parameters that are numbers; with spaces around
+            their names, and nothing but numbers, + - * / ( ) and a comparison beside them.
         initial: results of random points before the model begins.
         seed: None takes the experiment's.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
@@ -77,6 +79,10 @@ class AxSearch(RefitSearcher):
         self.initial = initial
         self._limits = list(parameter_constraints or [])
 
+    def _open(self) -> None:
+        super()._open()
+        self._ax_constraints()  # refuses what is none
+
     def _propose(self, points: list[Values], losses: list[float], pending: list[Values], seed: int) -> Values:
         module = require(*_PACKAGE)
         require("ax.utils.common.logger", *_PACKAGE[1:]).set_ax_logger_levels(logging.ERROR)
@@ -84,7 +90,7 @@ class AxSearch(RefitSearcher):
             client = module.Client(random_seed=seed % 2**31)
             client.configure_experiment(
                 parameters=[_parameter(i, d) for i, d in enumerate(self.flat.dimensions)],
-                parameter_constraints=[self._renamed(each) for each in self._limits],
+                parameter_constraints=self._ax_constraints(),
             )
             client.configure_optimization(objective="-loss")
             client.configure_generation_strategy(
@@ -101,11 +107,10 @@ class AxSearch(RefitSearcher):
     def _inward(self, values: Values) -> dict[str, Any]:
         return {f"p{i}": values[d.name] for i, d in enumerate(self.flat.dimensions)}
 
-    def _renamed(self, constraint: str) -> str:
-        """Return a constraint with Ax's names, which cannot have every character that ours can."""
-        words = constraint.split()
+    def _ax_constraints(self) -> list[str]:
+        """Return the constraints with Ax's names, which cannot have every character that ours can."""
         names = {d.name: f"p{i}" for i, d in enumerate(self.flat.dimensions)}
-        return " ".join(names.get(word, word) for word in words)
+        return [renamed(each, names) for each in self._limits]
 
 
 def _parameter(index: int, d: Dimension) -> Any:
