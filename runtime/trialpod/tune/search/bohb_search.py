@@ -28,6 +28,8 @@ _OPTIONS = (
     "bandwidth_factor",
     "min_bandwidth",
 )
+_MOST_SAMPLES = 100_000
+"""The model draws and compares so many for a suggestion, 64 by default; other experiments wait meanwhile."""
 
 
 @algorithm("bohb")
@@ -82,6 +84,12 @@ class TuneBOHB(LibrarySearcher):
                     f"TuneBOHB: bohb_config has no {name!r}.{hint} It takes {', '.join(_OPTIONS)}",
                     parameter="bohb_config",
                 )
+        samples = (bohb_config or {}).get("num_samples")
+        if isinstance(samples, (int, float)) and samples > _MOST_SAMPLES:
+            raise InvalidInputError(
+                f"TuneBOHB: num_samples of bohb_config must be at most {_MOST_SAMPLES}, got {samples!r}",
+                parameter="bohb_config",
+            )
         self._options = dict(bohb_config or {})
 
     def _open(self) -> None:

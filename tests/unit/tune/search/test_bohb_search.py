@@ -29,6 +29,7 @@ class TestBOHB(SearcherContract):
     ("arguments", "message"),
     [
         ({"bohb_config": {"num_sample": 1}}, "Did you mean 'num_samples'"),
+        ({"bohb_config": {"num_samples": 10**9}}, "num_samples of bohb_config must be at most 100000"),
         ({"max_concurrent": -1}, "max_concurrent must be"),
     ],
 )
