@@ -148,10 +148,10 @@ class ConcurrencyLimiter(SearcherWrapper):
         self._failed.pop(trial_id, None)
         if how == "error":
             self._failed[trial_id] = None  # it may be retried, and end again
-        if not self.batch or not known:
+        if not self.batch or not (known or trial_id in self._held):
             self._pass_on(trial_id, how, result)
             return
-        self._held[trial_id] = [how, result]
+        self._held[trial_id] = [how, result]  # the end of a retry replaces the failure
         if not self._live:
             held, self._held = self._held, {}
             for each, (kept, last) in held.items():

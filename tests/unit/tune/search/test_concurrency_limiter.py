@@ -124,3 +124,38 @@ class TestBatchState:
         assert (heard["loss"], heard["shape"], heard["path"]) == (2, (2, 3), Path("x"))
         assert math.isnan(heard["nan"])
         assert params_encoder.encode(heard) == params_encoder.encode(reported)
+
+
+class TestBatchRetries:
+    """A trial of a batch fails, and the experiment resumes it while others of the batch still run."""
+
+    class Recorder(TestBatchState.Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[tuple[str, str]] = []
+
+        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            self.ends.append((trial_id, "error" if error else "complete"))
+
+    @pytest.fixture
+    def recorder(self) -> Recorder:
+        return self.Recorder()
+
+    @pytest.fixture
+    def limiter(self, recorder: Recorder) -> ConcurrencyLimiter:
+        limiter = ConcurrencyLimiter(recorder, max_concurrent=2, batch=True)
+        limiter.suggest("a"), limiter.suggest("b")
+        limiter.on_trial_complete("a", error=True)
+        again = ConcurrencyLimiter(recorder, max_concurrent=2, batch=True)
+        again.set_state(json.loads(json.dumps(limiter.get_state())))
+        return again
+
+    def test_success_replaces_the_failure(self, recorder: Recorder, limiter: ConcurrencyLimiter) -> None:
+        limiter.on_trial_complete("a", {"loss": 1.0})
+        limiter.on_trial_complete("b", {"loss": 2.0})
+        assert recorder.ends == [("a", "complete"), ("b", "complete")]
+
+    def test_success_after_the_batch_comes_last(self, recorder: Recorder, limiter: ConcurrencyLimiter) -> None:
+        limiter.on_trial_complete("b", {"loss": 2.0})
+        limiter.on_trial_complete("a", {"loss": 1.0})
+        assert recorder.ends == [("a", "error"), ("b", "complete"), ("a", "complete")]
