@@ -200,6 +200,7 @@ class JournaledEngine:
             pinned=[name for holder, name in engine.state.pins if holder == trial.trial_id],
             asks_to_delete=True,
             keeps_types=True,
+            created_at=trial.created_at,
         )
 
     def checkpoint_uri(self, trial: Trial) -> str:

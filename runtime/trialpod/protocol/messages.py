@@ -163,6 +163,7 @@ class Assignment(Message):
     world_size: int = 1  # how many they are
     master_addr: str = ""  # where rank 0 can be reached by the others
     keeps_types: bool = False  # results may have extension values; see protocol.values
+    created_at: float = 0.0  # when the trial was created, seconds since the epoch; 0 = not known
 
 
 class AssignmentRequest(Message):

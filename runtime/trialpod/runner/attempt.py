@@ -132,6 +132,7 @@ class Attempt:
             resources=assignment.resources,
             rank=assignment.rank,
             world_size=assignment.world_size,
+            created_at=assignment.created_at,
         )
         self.preempted = False
         """Whether the process was asked to end (SIGTERM)."""

@@ -66,6 +66,7 @@ class TrialInfo:
     """Who the trial is; what `TuneContext` and class Trainables show."""
 
     __slots__ = (
+        "created_at",
         "experiment",
         "experiment_tag",
         "rank",
@@ -87,6 +88,7 @@ class TrialInfo:
         resources: dict[str, float] | None = None,
         rank: int = 0,
         world_size: int = 1,
+        created_at: float = 0.0,
     ) -> None:
         self.experiment = experiment
         self.trial_name = trial_name
@@ -96,6 +98,7 @@ class TrialInfo:
         self.resources = resources or {}
         self.rank = rank
         self.world_size = world_size
+        self.created_at = created_at  # seconds since the epoch; 0 = not known
 
 
 _REPLACED = ("trial_id", "pid", "hostname", "node_ip", "config", "date", "experiment_tag")

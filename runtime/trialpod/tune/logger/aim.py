@@ -49,6 +49,10 @@ class AimLoggerCallback(LoggerCallback):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_runs": {}}
 
+    def setup(self, *args: Any, **info: Any) -> None:
+        """Start without the runs of another experiment: trials there may have the same ids."""
+        self._hashes = {}
+
     def log_trial_start(self, trial: Trial) -> None:
         """Begin a run, or continue with the trial's."""
         if trial.trial_id in self._runs:

@@ -49,6 +49,10 @@ class CometLoggerCallback(LoggerCallback):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_experiments": {}}
 
+    def setup(self, *args: Any, **info: Any) -> None:
+        """Start without the Comet experiments of another run of ours: trials there may have the same ids."""
+        self._keys = {}
+
     def log_trial_start(self, trial: Trial) -> None:
         """Begin an experiment, unless the trial has one."""
         if trial.trial_id in self._experiments:

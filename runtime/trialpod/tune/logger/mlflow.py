@@ -70,7 +70,8 @@ class MLflowLoggerCallback(LoggerCallback):
         return {**self.__dict__, "_client": None}
 
     def setup(self, *args: Any, **info: Any) -> None:
-        """Connect, and find or make the experiment."""
+        """Connect, and find or make the experiment there; the runs of another experiment of ours stay its own."""
+        self._runs = {}
         mlflow = require("mlflow", "mlflow", "MLflowLoggerCallback")
         if self.tracking_token:
             os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token

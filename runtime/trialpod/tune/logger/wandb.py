@@ -1,10 +1,13 @@
 """Weights & Biases: one run for each trial.
 
-Invariant: a trial has one run, whose id is the trial's, also when it is retried or the experiment continues later.
+Invariant: a trial has one run, also when it is retried or the experiment continues later. The run's id begins with
+the trial's, which another experiment with the same seed has too; the experiment and the time of the trial's creation
+make the rest, so that no other trial has it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -61,13 +64,15 @@ class WandbLoggerCallback(LoggerCallback):
         self.kwargs = kwargs
         self._api_key = read_key("WandbLoggerCallback", api_key, api_key_file)
         self._runs: dict[str, Any] = {}
+        self._ids: dict[str, str] = {}  # trial_id -> the id of its run
 
     def __getstate__(self) -> dict[str, Any]:
         # The key is no part of what is stored with the experiment.
         return {**self.__dict__, "_runs": {}, "_api_key": None}
 
     def setup(self, *args: Any, **info: Any) -> None:
-        """Log in, if a key was given."""
+        """Log in, if a key was given; an experiment starts without the runs of another one."""
+        self._ids = {}
         if self._api_key:
             require("wandb", "wandb", "WandbLoggerCallback").login(key=self._api_key)
 
@@ -76,8 +81,10 @@ class WandbLoggerCallback(LoggerCallback):
         if trial.trial_id in self._runs:
             return
         wandb = require("wandb", "wandb", "WandbLoggerCallback")
+        if trial.trial_id not in self._ids:
+            self._ids[trial.trial_id] = _run_id(trial.trial_id, trial.experiment_dir_name, trial.start_time)
         options: dict[str, Any] = {
-            "id": trial.trial_id,
+            "id": self._ids[trial.trial_id],
             "name": str(trial),
             "resume": "allow",
             "reinit": "create_new",
@@ -117,6 +124,14 @@ class WandbLoggerCallback(LoggerCallback):
             run.finish()
         self._runs.clear()
 
+    def get_state(self) -> dict[str, Any]:
+        """Return which run belongs to which trial."""
+        return {"ids": dict(self._ids)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue with the runs of an earlier time."""
+        self._ids = dict(state["ids"])
+
 
 def setup_wandb(
     config: Mapping[str, Any] | None = None,
@@ -132,7 +147,8 @@ def setup_wandb(
         api_key: the API key; it and the next one may be left out where wandb is logged in.
         api_key_file: a file with the API key, on the machine of the trial.
         rank_zero_only: of a trial of several pods only the first one logs; what the others get does nothing.
-        kwargs: for ``wandb.init``; its id, name and group are the trial's unless given.
+        kwargs: for ``wandb.init``; its name and group are the trial's unless given, and its id is the same in each
+            attempt of the trial and in no other trial.
 
     Raises:
         InvalidInputError: wandb is not installed, or the key cannot be read.
@@ -142,14 +158,19 @@ def setup_wandb(
         return Nothing()
     if key := read_key("setup_wandb", api_key, api_key_file):
         wandb.login(key=key)
-    from trialpod.tune.session import get_context
+    from trialpod.tune.session import current, get_context
 
-    context = get_context()
+    context, session = get_context(), current()
+    info = session.info if session is not None else None
     options = {
-        "id": context.get_trial_id(),
+        "id": _run_id(info.trial_id, info.experiment, info.created_at) if info is not None else None,
         "name": context.get_trial_name(),
         "group": context.get_experiment_name(),
         "resume": "allow",
         "config": dict(config or {}),
     }
     return wandb.init(**{**options, **kwargs})
+
+
+def _run_id(trial_id: str, experiment: str, created_at: float | None) -> str:
+    return f"{trial_id}_{hashlib.sha256(f'{experiment} {created_at or 0.0!r}'.encode()).hexdigest()[:8]}"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune import session as sessions
 from trialpod.tune.logger import (
     AimLoggerCallback,
     CometLoggerCallback,
@@ -20,7 +21,7 @@ from trialpod.tune.logger import (
     setup_wandb,
 )
 from trialpod.tune.outcomes import TrialOutcome
-from trialpod.tune.session import TuneContext
+from trialpod.tune.session import Session, TrialInfo, TuneContext
 from trialpod.tune.trial import Trial
 
 
@@ -151,12 +152,57 @@ def test_a_trial_is_one_run_of_wandb(calls: list[Any], tmp_path: Path) -> None:
     names = [name for name, _, _ in calls]
     assert names == ["login", "init", "init().config.update", "init().log", "init().finish"]
     options = calls[1][2]
-    assert options["id"] == "abcde_00000"
+    assert options["id"].startswith("abcde_00000_")
     assert (options["project"], options["group"], options["entity"]) == ("p", "train", "me")
     assert (options["resume"], options["reinit"], options["name"]) == ("allow", "create_new", "train_abcde_00000")
     assert calls[2][1][0] == {"lr": 0.1}
     assert calls[3][1][0] == {"loss": 0.5, "training_iteration": 2}
     assert calls[4][2] == {"exit_code": 1}
+
+
+class TestSameSeed:
+    """Experiments with the same seed have the same trial ids, and runs of their own."""
+
+    @staticmethod
+    def run_ids(calls: list[Any]) -> list[str]:
+        return [options["id"] for name, _, options in calls if name == "init"]
+
+    def test_wandb_has_a_run_for_each_experiment(self, calls: list[Any], tmp_path: Path) -> None:
+        WandbLoggerCallback().log_trial_start(trial(tmp_path / "first" / "t0", created_at=1.5))
+        WandbLoggerCallback().log_trial_start(trial(tmp_path / "second" / "t0", created_at=1.5))
+        WandbLoggerCallback().log_trial_start(trial(tmp_path / "first" / "t0", created_at=2.5))
+        assert len(set(self.run_ids(calls))) == 3
+
+    def test_wandb_continues_with_the_run_after_restore(self, calls: list[Any], tmp_path: Path) -> None:
+        before, after = WandbLoggerCallback(), WandbLoggerCallback()
+        before.log_trial_start(trial(tmp_path / "first" / "t0", created_at=1.5))
+        WandbLoggerCallback().log_trial_start(trial(tmp_path / "first" / "t0", created_at=1.5))
+        after.setup()
+        after.set_state(before.get_state())
+        after.log_trial_start(trial(tmp_path / "moved" / "t0", created_at=1.5))
+        assert len(set(self.run_ids(calls))) == 1
+
+    def test_setup_wandb_tells_experiments_apart(self, calls: list[Any]) -> None:
+        for experiment in ("first", "second", "first"):
+            info = TrialInfo(experiment=experiment, trial_name="t", trial_id="abcde_00000", created_at=1.5)
+            sessions.install(Session(info, types.SimpleNamespace()))  # type: ignore[arg-type]
+            try:
+                setup_wandb({})
+            finally:
+                sessions.install(None)
+        first, second, again = self.run_ids(calls)
+        assert first == again != second
+        assert first.startswith("abcde_00000_")
+
+    def test_one_callback_in_two_experiments(self, calls: list[Any], tmp_path: Path) -> None:
+        wandb, comet = WandbLoggerCallback(), CometLoggerCallback()
+        for name in ("first", "second"):
+            for callback in (wandb, comet):
+                callback.setup()
+                callback.log_trial_start(trial(tmp_path / name / "t0", created_at=1.5))
+                callback.log_trial_end(trial(tmp_path / name / "t0", created_at=1.5))
+        assert len(set(self.run_ids(calls))) == 2
+        assert [name for name, _, _ in calls if name.endswith("Experiment")] == ["Experiment", "Experiment"]
 
 
 def test_the_key_of_wandb_is_not_stored_with_the_experiment(calls: list[Any]) -> None:
