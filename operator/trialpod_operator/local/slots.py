@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.gpus import visible_gpus
 from trialpod.variables import CPUS, GPUS, RESOURCES, read_amount, read_amounts
 from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
 
@@ -35,7 +34,6 @@ _GPU_NAMES = ("gpu", "GPU", "nvidia.com/gpu")
 _CPU_NAMES = ("cpu", "CPU")
 _MEMORY_NAMES = ("memory",)
 _UNCOUNTED = ("ephemeral-storage",)
-_NVIDIA_SMI_TIMEOUT_S = 10.0
 
 DEFAULT_CPU = 1.0
 """What a trial that names no cpu gets."""
@@ -85,7 +83,7 @@ class Machine:
             cpus = cpus if quota is None else min(cpus, quota)
         memory = _physical_memory(root)
         limit = _memory_limit(root, groups)
-        found = _visible_gpus(variables, root) if gpus is None else tuple(str(i) for i in range(gpus))
+        found = visible_gpus(variables, root) if gpus is None else tuple(str(i) for i in range(gpus))
         memory = memory if limit is None else min(memory, limit)
         return cls(cpus=cpus, memory=memory, gpus=found, custom=read_amounts(RESOURCES, variables.get(RESOURCES, "")))
 
@@ -343,34 +341,3 @@ def _memory_limit(root: Path, groups: Mapping[str, str]) -> int | None:
 def _physical_memory(root: Path) -> int:
     found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _visible_gpus(environ: Mapping[str, str], root: Path) -> tuple[str, ...]:
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        ids = []
-        for part in visible.split(","):
-            name = part.strip()
-            # CUDA ignores everything from the first invalid id on.
-            if not name or name.startswith("-") or name == "NoDevFiles":
-                break
-            ids.append(name)
-        return tuple(ids)
-    dev = root / "dev"
-    devices = [name for name in os.listdir(dev) if re.fullmatch(r"nvidia\d+", name)] if dev.is_dir() else []
-    # A container may have only /dev/nvidia3; CUDA still counts from 0.
-    count = len(devices) or (_count_by_nvidia_smi(environ) if root == Path("/") else 0)
-    return tuple(str(index) for index in range(count))
-
-
-def _count_by_nvidia_smi(environ: Mapping[str, str]) -> int:
-    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
-    if program is None:
-        return 0
-    try:
-        done = subprocess.run(
-            [program, "-L"], capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0

@@ -5,6 +5,8 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from trialpod.compat.ray import core as ray
 from trialpod.compat.ray.exceptions import GetTimeoutError, RayActorError
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.readable import readable
+from trialpod.tune import session as sessions
+from trialpod.tune.session import Session, TrialInfo
 
 
 @pytest.fixture(autouse=True)
@@ -235,6 +239,54 @@ def test_this_machine_is_the_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     context: Any = ray.get_runtime_context()
     assert context.get_node_id() == "local"
     assert context.get_assigned_resources() == {}
+
+
+class TestGpus:
+    """What scripts find when nothing has set CUDA_VISIBLE_DEVICES."""
+
+    @pytest.fixture(autouse=True)
+    def _two_gpus(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "dev").mkdir()
+        for name in ("nvidia0", "nvidia3", "nvidiactl"):
+            (tmp_path / "dev" / name).touch()
+        monkeypatch.setattr(ray, "_ROOT", tmp_path)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    @pytest.fixture
+    def trial(self) -> Iterator[Callable[..., None]]:
+        def begin(world_size: int = 1, **resources: float) -> None:
+            info = TrialInfo(experiment="e", trial_name="n", trial_id="i", resources=resources, world_size=world_size)
+            sessions.install(Session(info, SimpleNamespace()))  # type: ignore[arg-type]
+
+        yield begin
+        sessions.install(None)
+
+    def test_are_those_that_experiments_share(self, tmp_path: Path) -> None:
+        from trialpod_operator.local.slots import Machine
+
+        gpus = Machine.detect(environ={}, root=tmp_path).gpus
+        assert [str(name) for name in ray.get_gpu_ids()] == list(gpus)
+        assert ray.cluster_resources()["GPU"] == len(gpus) == 2
+
+    def test_are_none_on_a_machine_without(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(ray, "_ROOT", tmp_path / "empty")
+        assert ray.get_gpu_ids() == []
+        assert "GPU" not in ray.cluster_resources()
+
+    def test_end_at_what_cuda_does_not_take(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,-1,0")
+        assert ray.get_gpu_ids() == [1]
+
+    def test_of_a_trial_are_those_granted(self, trial: Callable[..., None]) -> None:
+        trial(gpu=1)
+        assert ray.get_gpu_ids() == [0]
+        assert ray.get_runtime_context().get_accelerator_ids() == {"GPU": ["0"]}
+        trial(cpu=1)
+        assert ray.get_gpu_ids() == []
+
+    def test_of_a_pod_are_its_part_of_a_group(self, trial: Callable[..., None]) -> None:
+        trial(world_size=2, **{"nvidia.com/gpu": 4})
+        assert ray.get_gpu_ids() == [0, 1]
 
 
 def test_init_sets_the_shared_resources() -> None:

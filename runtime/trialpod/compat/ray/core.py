@@ -10,9 +10,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from trialpod import variables
@@ -21,6 +23,7 @@ from trialpod.compat.ray.exceptions import GetTimeoutError
 from trialpod.compat.ray.objects import ObjectRef, start
 from trialpod.compat.ray.table import VERSION
 from trialpod.errors import InvalidInputError, NotSupportedError, WrongTypeError
+from trialpod.gpus import visible_gpus
 
 __all__ = [
     "ActorHandle",
@@ -45,6 +48,7 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+_ROOT = Path("/")  # where ``dev`` is
 ObjectID = ObjectRef
 
 # Of no consequence where there is no cluster: ports, dashboards, logging of a server.
@@ -330,8 +334,10 @@ def cluster_resources() -> dict[str, float]:
     cpus = variables.read_amount(variables.CPUS, os.environ.get(variables.CPUS, ""))
     gpus = variables.read_amount(variables.GPUS, os.environ.get(variables.GPUS, ""))
     found = {"CPU": float(len(os.sched_getaffinity(0))) if cpus is None else cpus}
-    if gpus is not None or get_gpu_ids():
-        found["GPU"] = float(len(get_gpu_ids())) if gpus is None else gpus
+    if gpus is None:
+        gpus = float(len(get_gpu_ids())) or None
+    if gpus is not None:
+        found["GPU"] = gpus
     return found | variables.read_amounts(variables.RESOURCES, os.environ.get(variables.RESOURCES, ""))
 
 
@@ -356,9 +362,14 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def get_gpu_ids() -> list[int | str]:
-    """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` says."""
-    names = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return [int(name) if name.isdecimal() else name for name in names if name and name != "-1"]
+    """Return the GPUs that this process may use: as ``CUDA_VISIBLE_DEVICES`` says, else the trial's or all."""
+    from trialpod.tune.session import get_context, get_trial_resources
+
+    granted = get_trial_resources()
+    if granted is not None and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        # A trial's pod: its container has the GPUs that it was granted, and CUDA counts them from 0.
+        return list(range(math.ceil(granted.gpu / get_context().get_world_size())))
+    return [int(name) if name.isdecimal() else name for name in visible_gpus(os.environ, _ROOT)]
 
 
 class _RuntimeContext:
