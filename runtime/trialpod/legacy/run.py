@@ -10,7 +10,8 @@ from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, nearest
 from trialpod.legacy.experiment import Experiment
 from trialpod.legacy.experiment_analysis import ExperimentAnalysis
-from trialpod.legacy.run_arguments import RunArguments, translated
+from trialpod.legacy.run_arguments import OF_A_RUN, OF_AN_EXPERIMENT, RunArguments, translated
+from trialpod.tune.arguments import UnknownArgumentError
 from trialpod.tune.tuner_arguments import resume_flags
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def run(
     }
     known = {**given, **run_wide, "resume": None, "resume_config": None, "raise_on_failed_trial": None}
     everything = translated(_WHERE, known, older)
+    run_wide |= {key: everything[key] for key in OF_A_RUN if key in everything}
     common = {key: value for key, value in everything.items() if key not in _NOT_OF_A_TUNER}
     calls = [
         RunArguments(where=_WHERE, trainable=each.trainable, **{**run_wide, **each.arguments})
@@ -196,24 +198,33 @@ def run_experiments(
         raise_on_failed_trial: raise an error when a trial failed, before the next experiment.
         concurrent: for scripts that give it; each experiment has the whole machine while it runs.
         callbacks: as for `RunConfig`.
-        older: arguments of older versions.
+        older: arguments of older versions: ``loggers`` and ``chdir_to_trial_dir``, for experiments without their own.
 
     Raises:
+        UnknownArgumentError: an argument of older versions is one of an `Experiment`, such as ``local_dir``.
         TrialpodError: as of `run`.
     """
-    translated("tune.run_experiments", {"scheduler": scheduler, "concurrent": concurrent}, older)
+    taken = translated("tune.run_experiments", {"scheduler": scheduler, "concurrent": concurrent}, older)
     translated("tune.run_experiments", {"server_port": server_port}, {})
+    if belong := [name for name, value in older.items() if name in OF_AN_EXPERIMENT and value is not None]:
+        raise UnknownArgumentError(
+            f"tune.run_experiments({', '.join(f'{name}=...' for name in belong)}): give it to the experiment: "
+            f"tune.Experiment(name, trainable, {belong[0]}=...)"
+        )
+    run_wide = {
+        "scheduler": scheduler,
+        "verbose": verbose,
+        "progress_reporter": progress_reporter,
+        "reuse_actors": reuse_actors,
+        "callbacks": callbacks,
+        **{key: taken[key] for key in OF_A_RUN if key in taken},
+    }
     trials: list[Trial] = []
     for experiment in _experiments(experiments):
         arguments = RunArguments(
             where="tune.run_experiments",
             trainable=experiment.trainable,
-            scheduler=scheduler,
-            verbose=verbose,
-            progress_reporter=progress_reporter,
-            reuse_actors=reuse_actors,
-            callbacks=callbacks,
-            **experiment.arguments,
+            **{**run_wide, **experiment.arguments},
         )
         trials += _analysis([_outcome(arguments, resume, resume_config)], raise_on_failed_trial).trials
     return trials

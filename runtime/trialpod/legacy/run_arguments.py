@@ -46,7 +46,11 @@ _CHECKPOINTS = {
     "checkpoint_freq": "checkpoint_frequency",
     "checkpoint_at_end": "checkpoint_at_end",
 }
-OLDER = frozenset({*_NOT_SUPPORTED, "local_dir", "upload_dir", *_CHECKPOINTS, "chdir_to_trial_dir", "loggers"})
+OF_A_RUN = frozenset({"chdir_to_trial_dir", "loggers"})
+"""Older arguments that a call with `Experiment` objects takes for those of them that do not have their own."""
+
+OF_AN_EXPERIMENT = frozenset({"local_dir", "upload_dir", *_CHECKPOINTS})
+OLDER = frozenset({*_NOT_SUPPORTED, *OF_AN_EXPERIMENT, *OF_A_RUN})
 _INTERNAL = frozenset({"_remote", "_remote_string_queue", "_entrypoint", "_experiment_checkpoint_dir"})
 
 
@@ -140,7 +144,7 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
         elif name in _CHECKPOINTS:
             if value is not None:
                 checkpoints[name] = value
-        elif name in ("chdir_to_trial_dir", "loggers"):
+        elif name in OF_A_RUN:
             result[name] = value
         else:
             known = [*given, *sorted(OLDER)]

@@ -158,6 +158,42 @@ def test_experiments_run_one_after_another(used: Any, tmp_path: Path) -> None:
     assert (used.requests[-1].name, used.requests[-1].metric) == ("c", "loss")
 
 
+class TestOlderArguments:
+    """What calls with `Experiment` objects take of the arguments of older versions."""
+
+    class Logger(tune.logger.Logger):
+        pass
+
+    @pytest.fixture
+    def experiment(self, tmp_path: Path) -> Experiment:
+        return Experiment("a", train, storage_path=str(tmp_path))
+
+    @pytest.mark.parametrize("call", [tune.run, tune.run_experiments])
+    def test_apply_to_experiments(self, used: Any, experiment: Experiment, call: Any) -> None:
+        call(experiment, loggers=[self.Logger], chdir_to_trial_dir=False)
+        (request,) = used.requests
+        assert [type(callback).__name__ for callback in request.callbacks] == ["LegacyLoggerCallback"]
+        assert request.chdir is False
+
+    def test_of_the_experiment_come_first(self, used: Any, tmp_path: Path) -> None:
+        experiment = Experiment("a", train, storage_path=str(tmp_path), chdir_to_trial_dir=True)
+        tune.run(experiment, chdir_to_trial_dir=False)
+        assert used.requests[0].chdir is True
+
+    @pytest.mark.parametrize("older", [{"local_dir": "x"}, {"checkpoint_freq": 2}, {"upload_dir": "s3://b/x"}])
+    def test_that_an_experiment_has_are_refused(
+        self, used: Any, experiment: Experiment, older: dict[str, Any]
+    ) -> None:
+        (name,) = older
+        with pytest.raises(InvalidInputError, match=rf"run_experiments\({name}=.*give it to the experiment"):
+            tune.run_experiments(experiment, **older)
+        assert not used.requests
+
+    def test_without_a_value_are_left_out(self, used: Any, experiment: Experiment) -> None:
+        tune.run_experiments(experiment, local_dir=None, checkpoint_freq=None, loggers=None)
+        assert len(used.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("experiments", "message"),
     [
