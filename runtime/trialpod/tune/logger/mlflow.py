@@ -37,7 +37,9 @@ class MLflowLoggerCallback(LoggerCallback):
         tags: for every run, besides ``trial_name``.
         tracking_token: for MLflow's HTTP authentication.
         save_artifact: upload each trial's directory when it has ended.
-        log_params_on_trial_end: log the parameters at the end, when a scheduler changes them on the way.
+        log_params_on_trial_end: log the parameters at the end, when a scheduler changes them on the way. MLflow keeps
+            the first value of a parameter; if a trial is resumed after its end and ends with another one, that is in
+            the tag ``param.NAME``.
 
     Raises:
         InvalidInputError: mlflow is not installed.
@@ -87,7 +89,7 @@ class MLflowLoggerCallback(LoggerCallback):
         run = self._client.create_run(experiment_id=self._experiment_id, tags=tags)
         self._runs[trial.trial_id] = run.info.run_id
         if not self.log_params_on_trial_end:
-            self._log_params(trial)
+            self._log_params(trial, {}, {})
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         """Log the numbers of a result."""
@@ -103,7 +105,8 @@ class MLflowLoggerCallback(LoggerCallback):
             return  # it never began
         run = self._runs[trial.trial_id]
         if self.log_params_on_trial_end:
-            self._log_params(trial)
+            logged = self._client.get_run(run).data
+            self._log_params(trial, logged.params, logged.tags)
         if self.should_save_artifact:
             self._client.log_artifacts(run, trial.path)
         self._client.set_terminated(run, status="FAILED" if failed else "FINISHED")
@@ -116,11 +119,20 @@ class MLflowLoggerCallback(LoggerCallback):
         """Continue with the runs of an earlier time."""
         self._runs = dict(state["runs"])
 
-    def _log_params(self, trial: Trial) -> None:
-        param: Any = require("mlflow.entities", "mlflow", "MLflowLoggerCallback").Param
-        params = [param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in flattened(trial.config).items()]
+    def _log_params(self, trial: Trial, logged: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Log what the run does not have yet; `logged` are its parameters, which cannot be changed."""
+        entities: Any = require("mlflow.entities", "mlflow", "MLflowLoggerCallback")
+        values = {_key(name): str(value)[:_LONGEST_PARAM] for name, value in flattened(trial.config).items()}
+        params = [entities.Param(key, value) for key, value in values.items() if key not in logged]
+        changed = {
+            f"param.{key}": values[key]
+            for key in logged
+            if key in values and values[key] != tags.get(f"param.{key}", logged[key])
+        }
         for part in _parts(params, _PARAMS_AT_ONCE):
             self._client.log_batch(self._runs[trial.trial_id], params=part)
+        for tag, value in changed.items():
+            self._client.set_tag(self._runs[trial.trial_id], tag, value)
 
 
 def setup_mlflow(

@@ -291,6 +291,78 @@ def test_a_restored_mlflow_callback_continues_with_the_same_run(tmp_path: Path) 
     assert run.data.params["lr"] == "0.1"
 
 
+class WriteOnce:
+    """MLflow's client with one run, whose parameters cannot be changed."""
+
+    def __init__(self) -> None:
+        self.params: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
+        self.ends: list[str] = []
+
+    def get_experiment_by_name(self, _name: str) -> Any:
+        return types.SimpleNamespace(experiment_id="0")
+
+    def create_run(self, **_options: Any) -> Any:
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="run"))
+
+    def get_run(self, _run: str) -> Any:
+        return types.SimpleNamespace(data=types.SimpleNamespace(params=dict(self.params), tags=dict(self.tags)))
+
+    def log_batch(self, _run: str, params: Any = ()) -> None:
+        for key, value in params:
+            if self.params.setdefault(key, value) != value:
+                raise ValueError(f"Changing param values is not allowed: {key}")
+
+    def set_tag(self, _run: str, key: str, value: str) -> None:
+        self.tags[key] = value
+
+    def set_terminated(self, _run: str, status: str) -> None:
+        self.ends.append(status)
+
+
+class TestMlflowParams:
+    """Parameters that are logged at a trial's end, when it ends again with another config."""
+
+    @pytest.fixture
+    def client(self, monkeypatch: pytest.MonkeyPatch) -> WriteOnce:
+        client = WriteOnce()
+        for name, content in {
+            "mlflow": {"MlflowClient": lambda **_options: client},
+            "mlflow.entities": {"Param": lambda *pair: pair},
+        }.items():
+            module: Any = types.ModuleType(name)
+            module.__dict__.update(content)
+            monkeypatch.setitem(sys.modules, name, module)
+        return client
+
+    def end(self, path: Path, state: dict[str, Any] | None, *, failed: bool = False, **config: Any) -> dict[str, Any]:
+        callback = MLflowLoggerCallback(log_params_on_trial_end=True)
+        callback.setup()
+        if state is not None:
+            callback.set_state(state)
+        one = trial(path)
+        one.config.update(config)
+        callback.log_trial_start(one)
+        callback.log_trial_end(one, failed=failed)
+        return callback.get_state()
+
+    def test_that_changed_become_tags(self, client: WriteOnce, tmp_path: Path) -> None:
+        state = self.end(tmp_path, None, failed=True)
+        self.end(tmp_path, state, lr=0.2, momentum=0.9)
+        assert client.ends == ["FAILED", "FINISHED"]
+        assert client.params == {"lr": "0.1", "layers/width": "3", "optimizer": "adam", "momentum": "0.9"}
+        assert client.tags == {"param.lr": "0.2"}
+
+    def test_that_stayed_are_logged_once(self, client: WriteOnce, tmp_path: Path) -> None:
+        self.end(tmp_path, self.end(tmp_path, None, failed=True))
+        assert client.tags == {}
+
+    def test_that_changed_back_are_the_latest_in_tags(self, client: WriteOnce, tmp_path: Path) -> None:
+        state = self.end(tmp_path, self.end(tmp_path, None, failed=True), failed=True, lr=0.2)
+        self.end(tmp_path, state)
+        assert client.tags == {"param.lr": "0.1"}
+
+
 def test_aim_has_a_run_for_each_trial_and_continues_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs: list[Any] = []
 
