@@ -108,7 +108,7 @@ class MedianStoppingRule(MetricScheduler):
         if time < self._grace_period:
             record.add_early(self._sign * value)
             return self.CONTINUE
-        record.add(time, value)
+        record.add(time, value, self._sign)
         means = [
             mean
             for trial_id, other in self._records.items()
@@ -147,7 +147,7 @@ class MedianStoppingRule(MetricScheduler):
         if time is None or value is None or time < self._grace_period:
             return
         if not record.times or record.times[-1] < time:
-            record.add(time, value)
+            record.add(time, value, self._sign)
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
         """Return the first pending trial, else the first paused one, those below the median last."""
@@ -218,7 +218,7 @@ class MedianStoppingRule(MetricScheduler):
         for trial_id, (times, values, judged, last_pause, loses_progress, early) in state["trials"].items():
             record = self._records[trial_id] = _Record()
             for time, value in zip(times, values, strict=True):
-                record.add(time, decoded(value))
+                record.add(time, decoded(value), self._sign)
             record.judged, record.last_pause, record.loses_progress = judged, last_pause, loses_progress
             record.early_best = None if early is None else decoded(early)
 
@@ -253,41 +253,45 @@ class MedianStoppingRule(MetricScheduler):
 class _Record:
     """The results of one trial, by time."""
 
-    __slots__ = ("early_best", "judged", "last_pause", "loses_progress", "sums", "times", "values")
+    __slots__ = ("bests", "early_best", "judged", "last_pause", "loses_progress", "sums", "times", "values")
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.values: list[float] = []
         self.sums: list[float] = [0.0]  # sums[i] is the sum of the first i values
+        self.bests: list[float | None] = [None]  # bests[i] is the best of the first i values; greater is better
         self.early_best: float | None = None  # before the grace period; greater is better
         self.judged = False  # found below the median
         self.last_pause: float | None = None
         self.loses_progress = False  # came back from a pause without what it had learned
 
-    def add(self, time: float, value: float) -> None:
+    def add(self, time: float, value: float, sign: float) -> None:
         if self.times and time < self.times[-1]:
             keep = bisect_left(self.times, time)
-            del self.times[keep:], self.values[keep:], self.sums[keep + 1 :]
+            del self.times[keep:], self.values[keep:], self.sums[keep + 1 :], self.bests[keep + 1 :]
             self.loses_progress = self.loses_progress or self.last_pause is not None
         self.times.append(time)
         self.values.append(value)
         self.sums.append(self.sums[-1] + value)
+        self.bests.append(_better(self.bests[-1], sign * value))
 
     def add_early(self, signed: float) -> None:
-        if not math.isnan(signed) and (self.early_best is None or signed > self.early_best):
-            self.early_best = signed
+        self.early_best = _better(self.early_best, signed)
 
     def mean(self, start: float, end: float) -> float:
         first, stop = bisect_left(self.times, start), bisect_right(self.times, end)
         if first >= stop:
             return math.nan
         total = self.sums[stop] - self.sums[first]
-        if not math.isfinite(total):  # a value before `start` that was not finite hides what came after it
+        if first and not math.isfinite(total):  # a value before `start` hides what came after it
             total = sum(self.values[first:stop])
         return total / (stop - first)
 
     def best(self, sign: float) -> float | None:
-        signed = [sign * value for value in self.values if not math.isnan(value)]
-        if self.early_best is not None:
-            signed.append(self.early_best)
-        return sign * max(signed) if signed else None
+        best = self.bests[-1] if self.early_best is None else _better(self.bests[-1], self.early_best)
+        return None if best is None else sign * best
+
+
+def _better(best: float | None, signed: float) -> float | None:
+    """Return the greater one; NaN is no value."""
+    return signed if not math.isnan(signed) and (best is None or signed > best) else best

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from statistics import fmean, median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from python_steps import count
 from trialpod.errors import InvalidInputError
 from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial, Step
 from trialpod.tune.schedulers import MedianStoppingRule
@@ -122,3 +128,107 @@ def test_repeated_results_replace_earlier_ones() -> None:
 def test_wrong_arguments_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
         MedianStoppingRule(**wrong)
+
+
+NO_OTHERS: Any = SimpleNamespace(pending_trials=list, paused_trials=list)
+
+
+class TestCost:
+    """What a result costs does not depend on how many results there were before it."""
+
+    @staticmethod
+    def steps(results: int, value: float, *, compatible: bool) -> int:
+        scheduler = MedianStoppingRule("t", "score", "max", grace_period=2, compatible=compatible)
+        trials = [SimulatedTrial(str(number), {}, str(number)) for number in range(5)]
+        for time in range(results):
+            for trial in trials:
+                scheduler.on_trial_result(NO_OTHERS, trial, {"t": time, "score": 1.0})
+        scheduler.on_trial_result(NO_OTHERS, trials[0], {"t": results, "score": value})
+        for trial in trials[1:-1]:
+            scheduler.on_trial_result(NO_OTHERS, trial, {"t": results, "score": 1.0})
+        last = {"t": results, "score": 1.0}
+        return count(lambda: scheduler.on_trial_result(NO_OTHERS, trials[-1], last))
+
+    @pytest.mark.parametrize("compatible", [False, True])
+    @pytest.mark.parametrize("value", [1.0, math.nan])
+    def test_does_not_grow_with_earlier_results(self, value: float, compatible: bool) -> None:
+        few, many = (self.steps(results, value, compatible=compatible) for results in (10, 400))
+        assert many <= few
+
+
+times = st.integers(0, 6).map(float)
+scores = st.one_of(st.floats(-10, 10), st.sampled_from([0.1, 0.2, 0.3, 1e16, -1e16, 1e-9, math.nan, math.inf]))
+reports = st.lists(st.tuples(st.integers(0, 4), times, scores), max_size=60)
+
+
+class TestDefinition:
+    """The decisions follow the rule's definition, which is computed here from all results."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(reports, st.sampled_from(["max", "min"]), st.booleans())
+    def test_as_ray(self, reports: list[tuple[int, float, float]], mode: str, restores: bool) -> None:
+        scheduler = MedianStoppingRule("t", "score", mode, 1, 2, compatible=True)
+        better: Any = max if mode == "max" else min
+        known: dict[int, list[tuple[float, float]]] = {}
+        below = set()
+        for number, time, score in reports:
+            if restores:
+                state = json.loads(json.dumps(scheduler.get_state()))
+                scheduler = MedianStoppingRule("t", "score", mode, 1, 2, compatible=True)
+                scheduler.set_state(state)
+            trial = SimulatedTrial(str(number), {}, str(number))
+            decision = scheduler.on_trial_result(NO_OTHERS, trial, {"t": time, "score": score})
+            expected = "CONTINUE"
+            if number not in below:
+                known.setdefault(number, []).append((time, score))
+                compared = [
+                    [value for at, value in results if 1 <= at <= time]
+                    for other, results in known.items()
+                    if other != number and results[-1][0] >= time
+                ]
+                means = [mean for values in compared if values and math.isfinite(mean := fmean(values))]
+                if time >= 1 and len(means) >= 2:
+                    best = better([value for _, value in known[number]])
+                    if better(median(means), best) != best:
+                        below.add(number)
+                        expected = "STOP"
+            assert decision == expected
+
+    @settings(max_examples=200, deadline=None)
+    @given(reports, st.sampled_from([1.0, -1.0]), st.booleans())
+    def test_by_the_paper(self, reports: list[tuple[int, float, float]], sign: float, restores: bool) -> None:
+        mode = "max" if sign > 0 else "min"
+        scheduler = MedianStoppingRule("t", "score", mode, 1, 2, compatible=False)
+        known: dict[int, list[tuple[float, float]]] = {}
+        early: dict[int, list[float]] = {}
+        judged = set()
+        for number, time, score in reports:
+            if restores:
+                state = json.loads(json.dumps(scheduler.get_state()))
+                scheduler = MedianStoppingRule("t", "score", mode, 1, 2, compatible=False)
+                scheduler.set_state(state)
+            trial = SimulatedTrial(str(number), {}, str(number))
+            decision = scheduler.on_trial_result(NO_OTHERS, trial, {"t": time, "score": score})
+            expected = "CONTINUE"
+            if number not in judged and time < 1:
+                early.setdefault(number, []).append(score)
+            elif number not in judged:
+                own = known.setdefault(number, [])
+                if own and time < own[-1][0]:
+                    own[:] = [each for each in own if each[0] < time]
+                own.append((time, score))
+                means = []
+                for other, results in known.items():
+                    if other != number and results[-1][0] >= time:
+                        total, values = 0.0, [value for at, value in results if at <= time]
+                        for value in values:
+                            total += value
+                        if values and math.isfinite(total):
+                            means.append(total / len(values))
+                if len(means) >= 2:
+                    mine = [sign * value for value in (*(value for _, value in own), *early.get(number, ()))]
+                    finite = [value for value in mine if not math.isnan(value)]
+                    if not finite or not max(finite) >= median([sign * mean for mean in means]):
+                        judged.add(number)
+                        expected = "STOP"
+            assert decision == expected
