@@ -9,7 +9,9 @@ Invariants:
   and no keys.
 * When a session ends, for whatever reason, the process starts again as a new program (`Outcome.AGAIN`), so the user's
   code keeps no state of decisions that were never journaled.
-* A decision has a time limit. When it is exceeded, the process reports the line that runs, and ends.
+* A decision has a time limit. When it is exceeded, the process reports the line that runs, and ends. While recorded
+  decisions are replayed, the searcher is called in the main thread, and each of its calls has the limit of a
+  suggestion.
 """
 
 from __future__ import annotations
@@ -123,6 +125,7 @@ class Decider:
         self._stopped = threading.Event()
         self._stale = threading.Event()
         self._deciding: DecidingEngine | None = None
+        self._replaying = True  # until it has all of the journal
         self._busy_s = 0.0  # of the user's code, since the last snapshot
 
     def run(self) -> Outcome:
@@ -150,15 +153,15 @@ class Decider:
                 for item in answer.items:
                     self._begin()
                     deciding.replay(item.record)
-                self._since = None
-                answer = self._call(
-                    DecisionRequest(
-                        session=self._session,
-                        position=deciding.position,
-                        view=deciding.view(),
-                        horizons=deciding.horizons(of_all=True),
-                    )
+                request = DecisionRequest(
+                    session=self._session,
+                    position=deciding.position,
+                    view=deciding.view(),
+                    horizons=deciding.horizons(of_all=True),
                 )
+                self._since = None
+                answer = self._call(request)
+            self._replaying = False
             deciding.release()
             return self._decide(deciding, answer)
         except (RefusedError, TransportError):
@@ -238,24 +241,30 @@ class Decider:
 
     def _watch(self, start: DeciderStart) -> None:
         """Say that the user's code is active, and end what takes too long."""
-        reported_at = time.monotonic()
-        calls, calls_since = 0, reported_at
+        reported_at = idle_at = calls_since = time.monotonic()
+        calls = 0
         while not self._stopped.wait(0.2):
-            now, since, deciding = time.monotonic(), self._since, self._deciding
-            limit_s, what = start.decision_timeout_s, "a decision"
-            if deciding is None:  # it is loaded, with what it imports
-                limit_s, what = max(limit_s, LOAD_TIMEOUT_S), "loading the deciding code"
-            if since is not None and now - since > limit_s:
-                self._late(_frame(self._main), limit_s, what)
-                return
+            now, since, deciding, replaying = time.monotonic(), self._since, self._deciding, self._replaying
             working = deciding.search.working if deciding is not None else None
-            if deciding is not None and (deciding.search.calls != calls or working is None):
+            if deciding is not None and (deciding.search.calls != calls or (working is None and not replaying)):
                 calls, calls_since = deciding.search.calls, now
             elif working is not None and now - calls_since > start.suggestion_timeout_s:
                 frame = _frame(working.ident or 0)
                 self._late(frame, start.suggestion_timeout_s, "a suggestion")
                 return
-            if since is not None and now - since > BUSY_INTERVAL_S and now - reported_at > BUSY_INTERVAL_S:
+            if since is None:
+                idle_at = now
+                continue
+            limit_s, what, began = start.decision_timeout_s, "a decision", since
+            if deciding is None:  # it is loaded, with what it imports
+                limit_s, what = max(limit_s, LOAD_TIMEOUT_S), "loading the deciding code"
+            elif replaying:
+                limit_s, what = max(limit_s, start.suggestion_timeout_s), "repeating a recorded decision"
+                began = max(since, calls_since)
+            if now - began > limit_s:
+                self._late(_frame(self._main), limit_s, what)
+                return
+            if now - max(idle_at, reported_at) > BUSY_INTERVAL_S:
                 reported_at = now
                 self._aside(DecisionRequest(session=self._session, busy=True))
 

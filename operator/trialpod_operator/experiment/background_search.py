@@ -88,7 +88,7 @@ class BackgroundSearcher(SearchAlgorithm):
         self.describe: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}"
         """Called with each error of the algorithm, for a log."""
         self.calls = 0
-        """How many calls were begun in the thread."""
+        """How many calls were begun: in the thread, or in a replay by the engine's."""
 
     @property
     def working(self) -> threading.Thread | None:
@@ -119,12 +119,13 @@ class BackgroundSearcher(SearchAlgorithm):
             return
         if _SUGGEST in self._kept:
             self._kept.remove(_SUGGEST)
+        self.calls += 1
         if created is not None:
             adopt(self.search, created, opens_values=self._opens_values)
         elif not error:
             self.search.next_suggestion()
         while self._kept:
-            self._do(self._kept.popleft())
+            self._replay(self._kept.popleft())
 
     def next_suggestion(self) -> Suggestion | None:
         """Not to be called: suggestions come as events."""
@@ -238,7 +239,11 @@ class BackgroundSearcher(SearchAlgorithm):
         if self._live or self._asked:
             self._kept.append((name, args))
         else:
-            self._do((name, args))
+            self._replay((name, args))
+
+    def _replay(self, call: _Call) -> None:
+        self.calls += 1
+        self._do(call)
 
     def _do(self, call: _Call) -> Any:
         return getattr(self.search, call[0])(*call[1])

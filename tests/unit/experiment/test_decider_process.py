@@ -1,0 +1,133 @@
+"""The process of a decider: how long the user's code may take, and what the operator hears meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from decider_support import World, request, settings_of
+
+from trialpod.protocol.client import ReportClient
+from trialpod.protocol.messages import AttemptEnd
+from trialpod.tune.search import Searcher
+from trialpod_operator.decider import process
+from trialpod_operator.decider.code import load_plan, pack_code
+from trialpod_operator.decider.deciding import DecidingEngine
+from trialpod_operator.engine.events import AttemptEnded, SettingsObserved, SuggestionReady
+from trialpod_operator.experiment.decisions.messages import (
+    DecisionAnswer,
+    DecisionRequest,
+    Item,
+    decode_answer,
+    decode_request,
+    encode,
+)
+from trialpod_operator.experiment.records import Record
+
+
+HOOKS: dict[str, Callable[[], None]] = {}
+"""What happens during the calls of a searcher."""
+
+
+class Slow(Searcher):
+    """Takes as long as the test says."""
+
+    def suggest(self, trial_id: str) -> Any:
+        self.during("suggest")
+        return {"x": 1.0}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        self.during("complete")
+
+    def during(self, call: str) -> None:
+        from test_decider_process import HOOKS  # not those of the pickle
+
+        HOOKS.get(call, lambda: None)()
+
+
+class Clock:
+    """Monotonic seconds, which pass only in the test; knows how often another thread has looked."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._owner = threading.get_ident()
+        self._looks = threading.Condition()
+        self._looked = 0
+
+    def __call__(self) -> float:
+        with self._looks:
+            now = self.now
+            if threading.get_ident() != self._owner:
+                self._looked += 1
+                self._looks.notify_all()
+        return now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and return when whoever watches has acted on it."""
+        with self._looks:
+            self.now += seconds
+            expected = self._looked + 2
+            assert self._looks.wait_for(lambda: self._looked >= expected, timeout=5)
+
+
+class Line:
+    """A connection of a decider to an experiment in this process, until it has loaded."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.busy = 0
+        self.problems: list[str] = []
+        self.lock = threading.Lock()
+        self.answers = 0
+
+    def pause(self) -> None:
+        """There is nothing to wait for."""
+
+    def call(self, _name: str, body: bytes, _read: Any, *, timeout_s: float) -> DecisionAnswer:
+        message = decode_request(body)
+        if message.busy or message.problem or message.suggestion is not None:
+            self.busy += message.busy
+            self.problems += [message.problem] if message.problem else []
+            return DecisionAnswer(session=message.session)
+        found = self.world.experiment.decide(message)
+        self.answers += 1
+        if not isinstance(found, DecisionAnswer) or (self.answers > 1 and not found.loading):
+            return DecisionAnswer(ended="the test is over")
+        return decode_answer(encode(found))
+
+
+async def loaded(directory: Path, monkeypatch: pytest.MonkeyPatch, pass_time: Callable[[Clock], None]) -> Line:
+    """Have a new decider load an experiment with three trials whose suggestions take their time."""
+    world = World(request(search_alg=Slow(), num_samples=3, max_concurrent=3), directory, lambda _c, _i: 1.0, 8)
+    world.start()
+    assert world.decider is not None
+    while len(world.attempts) < 3:
+        await world.decider.step()
+    world.kill_decider()
+    clock, line = Clock(), Line(world)
+    monkeypatch.setattr(process, "ReportClient", lambda *_args, **_given: line)
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setitem(HOOKS, "suggest", lambda: pass_time(clock))
+    left: list[int] = []
+    outcome = process.Decider("http://localhost", "digits", leave=left.append).run()
+    assert (outcome, left, line.problems) == (process.Outcome.ENDED, [], [])
+    return line
+
+
+class TestLoading:
+    def test_slow_suggestions_are_repeated(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the searcher may take in its thread it may take when a new decider repeats it."""
+        line = asyncio.run(loaded(tmp_path, monkeypatch, lambda clock: clock.advance(400.0)))
+        assert line.busy
+
+    def test_many_short_records_keep_the_session(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each takes less time than the decider waits before it says that it is busy."""
+        line = asyncio.run(loaded(tmp_path, monkeypatch, lambda clock: clock.advance(4.0)))
+        assert line.busy
