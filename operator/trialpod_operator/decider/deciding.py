@@ -122,9 +122,13 @@ class DecidingEngine:
             search_ended=self.engine.search_exhausted,
         )
 
-    def snapshot(self) -> bytes | None:
-        """Return the engine's state; None while a suggestion is being computed, or where it cannot be stored."""
-        if not self.search.settle():
+    def snapshot(self, wait_s: float = 0.0) -> bytes | None:
+        """Return the engine's state; None while the search algorithm is being called, or where it cannot be stored.
+
+        Args:
+            wait_s: maximum time to wait for what the search algorithm learns; it never waits for a suggestion.
+        """
+        if not self.search.settle(wait_s):
             return None
         try:
             return self.engine.snapshot()

@@ -51,6 +51,12 @@ LOAD_TIMEOUT_S = 300.0
 SNAPSHOT_INTERVAL_S = 30.0
 """Run time of the user's code after which a snapshot is sent, so that a new decider has less to repeat."""
 
+SNAPSHOT_WAIT_S = 0.5
+"""Maximum time that choices wait for a snapshot, while the search algorithm learns from the events before them."""
+
+SNAPSHOT_RETRY_S = 10.0
+"""Minimum time between a snapshot that could not be made and the next attempt."""
+
 MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
 """A larger one is not sent, as the report service would not take it: the journal is kept as it is."""
 
@@ -127,6 +133,7 @@ class Decider:
         self._deciding: DecidingEngine | None = None
         self._replaying = True  # until it has all of the journal
         self._busy_s = 0.0  # of the user's code, since the last snapshot
+        self._no_snapshot_before = 0.0  # of the monotonic clock
 
     def run(self) -> Outcome:
         """Decide until the session is over."""
@@ -209,12 +216,19 @@ class Decider:
             deciding.release()
             self._busy_s += time.monotonic() - began
             if answer.snapshot_wanted or self._busy_s > SNAPSHOT_INTERVAL_S:
-                request.snapshot = deciding.snapshot()
-                self._busy_s = 0.0
-                if request.snapshot is not None and len(request.snapshot) > MAX_SNAPSHOT_BYTES:
-                    request.snapshot = None
+                self._add_snapshot(deciding, request)
             answer = self._call(request)
         return Outcome.AGAIN if answer.restart else Outcome.ENDED
+
+    def _add_snapshot(self, deciding: DecidingEngine, request: DecisionRequest) -> None:
+        if time.monotonic() < self._no_snapshot_before:
+            return
+        self._busy_s = 0.0
+        snapshot = deciding.snapshot(SNAPSHOT_WAIT_S)
+        if snapshot is None or len(snapshot) > MAX_SNAPSHOT_BYTES:
+            self._no_snapshot_before = time.monotonic() + SNAPSHOT_RETRY_S
+        else:
+            request.snapshot = snapshot
 
     def _begin(self) -> None:
         self._since = time.monotonic()

@@ -190,15 +190,20 @@ class BackgroundSearcher(SearchAlgorithm):
             while self._threaded and len(self._queue) > MAX_QUEUED_CALLS and not self._closed:
                 self._condition.wait()
 
-    def settle(self) -> bool:
+    def settle(self, wait_s: float | None = None) -> bool:
         """Have everything done that was called before an open request; return whether the state may be read now.
 
-        That is so when no suggestion is being computed and nothing waits for one. It waits for other calls only.
+        That is so when no suggestion is being computed and nothing waits for one.
+
+        Args:
+            wait_s: maximum time to wait for other calls; None waits until they are done.
         """
         if self._computing:
             return False
         with self._condition:
-            self._condition.wait_for(lambda: self._closed or not (self._queue or self._working) or not self._threaded)
+            self._condition.wait_for(
+                lambda: self._closed or not (self._queue or self._working) or not self._threaded, wait_s
+            )
             if self._queue or self._working:
                 return False
             failed = self._failed

@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 from decider_support import World, request, settings_of
 
-from trialpod.protocol.client import ReportClient
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.tune.search import Searcher
 from trialpod_operator.decider import process
 from trialpod_operator.decider.code import load_plan, pack_code
 from trialpod_operator.decider.deciding import DecidingEngine
-from trialpod_operator.engine.events import AttemptEnded, SettingsObserved, SuggestionReady
+from trialpod_operator.engine.choices import Choices
+from trialpod_operator.engine.events import AnyEvent, AttemptEnded, SettingsObserved, SuggestionReady
 from trialpod_operator.experiment.decisions.messages import (
     DecisionAnswer,
-    DecisionRequest,
     Item,
     decode_answer,
     decode_request,
@@ -31,8 +30,7 @@ from trialpod_operator.experiment.decisions.messages import (
 )
 from trialpod_operator.experiment.records import Record
 
-
-HOOKS: dict[str, Callable[[], None]] = {}
+HOOKS: dict[str, Callable[[], object]] = {}
 """What happens during the calls of a searcher."""
 
 
@@ -131,3 +129,42 @@ class TestLoading:
         """Each takes less time than the decider waits before it says that it is busy."""
         line = asyncio.run(loaded(tmp_path, monkeypatch, lambda clock: clock.advance(4.0)))
         assert line.busy
+
+
+class Unkept(Slow):
+    """Holds what cannot be pickled, once it has suggested."""
+
+    def suggest(self, trial_id: str) -> Any:
+        self.lock = threading.Lock()
+        return super().suggest(trial_id)
+
+
+class TestSnapshot:
+    def test_never_waits_for_a_search_that_learns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The operator would hear nothing meanwhile, and end the session."""
+        given = request(search_alg=Slow(), num_samples=1)
+        suggestions: queue.Queue[SuggestionReady] = queue.Queue()
+        deciding = DecidingEngine(load_plan(pack_code(given), 7, "digits"), suggestions.put)
+
+        def decide(event: AnyEvent) -> list[Choices]:
+            chosen = deciding.decide([Item(Record(1.0, event), decided=False)])
+            deciding.release()
+            return chosen
+
+        decide(SettingsObserved(settings=settings_of(given)))
+        (chosen,) = decide(suggestions.get(timeout=30))
+        decide(suggestions.get(timeout=30))  # there are no more
+        begun, learned = threading.Event(), threading.Event()
+        monkeypatch.setitem(HOOKS, "complete", lambda: [begun.set(), learned.wait(30)])
+        (trial_id,) = chosen.started
+        decide(AttemptEnded(trial_id=trial_id, attempt=1, end=AttemptEnd(cause="completed")))
+        assert begun.wait(30)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    assert pool.submit(deciding.snapshot).result(timeout=5) is None
+                finally:
+                    learned.set()
+            assert deciding.snapshot(wait_s=30.0) is not None
+        finally:
+            deciding.search.close()
