@@ -36,6 +36,7 @@ class DecidingEngine:
     Attributes:
         position: of the journal, up to which it knows the experiment.
         choices: for the events of the latest `decide`.
+        keeps_state: False when the state could not be stored at the latest `snapshot`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class DecidingEngine:
         if snapshot is not None:
             self.engine.restore(snapshot)
         self.position = position
+        self.keeps_state = True
         self._warnings: list[str] = []
         self._warned: set[str] = set()
         self._touched: set[str] = set()  # trials whose horizons may have changed
@@ -130,9 +132,11 @@ class DecidingEngine:
         """
         if not self.search.settle(wait_s):
             return None
+        self.keeps_state = True
         try:
             return self.engine.snapshot()
         except StateNotKeptError as error:
+            self.keeps_state = False
             self._warn(f"{error}; its state is rebuilt from the journal when its decider is recreated")
             return None
 

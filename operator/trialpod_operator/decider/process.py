@@ -227,6 +227,7 @@ class Decider:
         snapshot = deciding.snapshot(SNAPSHOT_WAIT_S)
         if snapshot is None or len(snapshot) > MAX_SNAPSHOT_BYTES:
             self._no_snapshot_before = time.monotonic() + SNAPSHOT_RETRY_S
+            request.no_snapshot = snapshot is not None or not deciding.keeps_state
         else:
             request.snapshot = snapshot
 

@@ -643,7 +643,8 @@ class DurableExperiment:
             self._replica_errors += errors
             self._shell.replica_failed(errors)
         # Another one before that would bring nothing: only the latest is stored.
-        if replica.pieces > self._max_objects and replica.snapshot_stored and replica.catch_up():
+        due = replica.pieces > self._max_objects and replica.snapshot_stored
+        if due and self.journaled.snapshot_possible and replica.catch_up():
             self.journaled.write_snapshot()
             replica.request(self.position, urgent=True)
 

@@ -99,6 +99,7 @@ class JournaledEngine:
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=copied)
         self._snapshot_size = 0
         self._snapshot_due = False
+        self._state_kept = True  # False: the engine's state could not be stored when the journal had `_snapshot_size`
         self.snapshot_wanted = False
         self._state_reported = False
         self._written = 0
@@ -248,7 +249,7 @@ class JournaledEngine:
             engine = self.engine.snapshot()
         except StateNotKeptError as error:
             # Nothing is lost: the journal is kept, and a later start calls the object as it was called before.
-            self._snapshot_size = self._journal.size_since_snapshot
+            self._put_off_snapshot()
             if not self._state_reported:
                 self._state_reported = True
                 self._warn("", f"{error}; its state is rebuilt from the journal when the experiment is resumed")
@@ -272,6 +273,24 @@ class JournaledEngine:
         self._store_snapshot(engine, offsets)
         self.snapshot_wanted = False
 
+    def skip_snapshot(self) -> None:
+        """A decider cannot store its engine's state: it is not asked again until the journal has grown."""
+        self.snapshot_wanted = False
+        self._put_off_snapshot()
+
+    @property
+    def snapshot_possible(self) -> bool:
+        """Whether `write_snapshot` is worth a call.
+
+        It is not while the decider has yet to answer an earlier one, and where the state could not be stored until
+        the journal is twice as large.
+        """
+        grown = self._journal.size_since_snapshot > 2 * self._snapshot_size
+        return not self.snapshot_wanted and (self._state_kept or grown)
+
+    def _put_off_snapshot(self) -> None:
+        self._state_kept, self._snapshot_size = False, self._journal.size_since_snapshot
+
     def _store_snapshot(self, engine: bytes, offsets: dict[str, dict[str, int]]) -> None:
         snapshot = EngineSnapshot(
             engine=msgspec.Raw(engine),
@@ -281,7 +300,7 @@ class JournaledEngine:
         )
         data = encode(snapshot)
         self._journal.write_snapshot(data)
-        self._snapshot_size = len(data)
+        self._state_kept, self._snapshot_size = True, len(data)
 
     @property
     def snapshot_position(self) -> int:

@@ -159,6 +159,7 @@ class DeciderProcess:
             deciding.release()
             if answer.snapshot_wanted:
                 message.snapshot = deciding.snapshot()
+                message.no_snapshot = not deciding.keeps_state
         self.answer = self.call(message)
         if answer.loading and (self.answer is None or not self.answer.loading):
             deciding.release()

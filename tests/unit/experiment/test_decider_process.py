@@ -1,11 +1,11 @@
-"""The process of a decider: how long the user's code may take, and what the operator hears meanwhile."""
+"""The process of a decider: how long the user's code may take, and what the operator learns meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,9 @@ from trialpod_operator.decider import process
 from trialpod_operator.decider.code import load_plan, pack_code
 from trialpod_operator.decider.deciding import DecidingEngine
 from trialpod_operator.engine.choices import Choices
+from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, SettingsObserved, SuggestionReady
+from trialpod_operator.experiment.decisions import queue as decisions_queue
 from trialpod_operator.experiment.decisions.messages import (
     DecisionAnswer,
     Item,
@@ -68,7 +70,7 @@ class Clock:
         return now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and return when whoever watches has acted on it."""
+        """Let time pass, and return when the watching thread has acted on it."""
         with self._looks:
             self.now += seconds
             expected = self._looked + 2
@@ -120,6 +122,35 @@ async def loaded(directory: Path, monkeypatch: pytest.MonkeyPatch, pass_time: Ca
 
 
 class TestLoading:
+    def test_reads_each_record_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(decisions_queue, "MAX_BATCH_EVENTS", 4)
+
+        async def test() -> None:
+            given = request(search_alg=Slow(), num_samples=3, max_concurrent=1)
+            world = World(given, tmp_path, lambda _c, _i: 1.0, 8)
+            world.start()
+            while len(world.experiment.engine.state.trials) < 3:
+                while await world.decider.step():
+                    pass
+                await asyncio.sleep(0)
+                world.train()
+            world.kill_decider()
+            journaled, read = world.experiment.journaled, list[int]()
+            records_after = journaled.records_after
+
+            def count(position: int) -> Iterator[Record]:
+                for record in records_after(position):
+                    read.append(position)
+                    yield record
+
+            monkeypatch.setattr(journaled, "records_after", count)
+            while not world.experiment.decisions.deciding:
+                assert await world.decider.step()
+            assert len(read) == journaled.position > 8
+            assert len(set(read)) == 1
+
+        asyncio.run(test())
+
     def test_slow_suggestions_are_repeated(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the searcher may take in its thread it may take when a new decider repeats it."""
         line = asyncio.run(loaded(tmp_path, monkeypatch, lambda clock: clock.advance(400.0)))
@@ -140,6 +171,29 @@ class Unkept(Slow):
 
 
 class TestSnapshot:
+    def test_of_unkept_state_is_tried_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each attempt encodes the whole engine, so another one follows only when the journal has grown."""
+        tried: list[int] = []
+        snapshot = Engine.snapshot
+
+        def count(engine: Engine) -> bytes:
+            tried.append(len(engine.state.trials))
+            return snapshot(engine)
+
+        monkeypatch.setattr(Engine, "snapshot", count)
+
+        async def test() -> None:
+            world = World(request(search_alg=Unkept(), num_samples=4), tmp_path, lambda _c, _i: 1.0, 8)
+            world.start()
+            world.experiment.journaled.write_snapshot()  # the decider is asked for it
+            await world.run()
+            journaled = world.experiment.journaled
+            assert journaled.position > 20
+            assert len(tried) <= 2
+            assert not journaled.snapshot_wanted
+
+        asyncio.run(test())
+
     def test_never_waits_for_a_search_that_learns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The operator would hear nothing meanwhile, and end the session."""
         given = request(search_alg=Slow(), num_samples=1)

@@ -18,6 +18,7 @@ from durable_support import SETTINGS, Gated, RecordingShell, make_plan, results,
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.storage.directory import DirectoryStorage
+from trialpod.tune.plugins.state import StateNotKeptError
 from trialpod_operator.engine.actions import TrialCreated
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, SettingsObserved
 from trialpod_operator.experiment import durable
@@ -151,6 +152,39 @@ def test_no_snapshot_before_the_last_one_is_stored(tmp_path: Path, monkeypatch: 
         await within(rounds.wait(), 30.0)
         assert snapshots(tmp_path) == ["00000002.snapshot"]
         storage.gate.set()
+        experiment.close()
+
+    run(test)
+
+
+def test_state_that_cannot_be_stored_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt encodes the whole engine and has the files of all trials copied before."""
+    monkeypatch.setattr(durable, "MAX_OBJECTS", 0)
+    monkeypatch.setattr(durable, "MAX_OBJECTS_PER_RUNNING", 0)
+    monkeypatch.setattr(durable, "FLUSH_INTERVAL_S", 0.01)
+    tries = itertools.count()
+
+    def refuse() -> bytes:
+        next(tries)
+        raise StateNotKeptError("it holds a lock")
+
+    async def test() -> None:
+        experiment = RecordingShell(DirectoryStorage(tmp_path / "storage"), tmp_path / "work").start()
+        monkeypatch.setattr(experiment.engine, "snapshot", refuse)
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        tried, rounds, looks = asyncio.Event(), asyncio.Event(), itertools.count()
+        write_snapshot, flush = experiment.journaled.write_snapshot, experiment.journaled.flush
+
+        def count() -> None:
+            if tried.is_set() and next(looks) == 50:
+                rounds.set()
+            flush()
+
+        monkeypatch.setattr(experiment.journaled, "write_snapshot", lambda: [tried.set(), write_snapshot()])
+        monkeypatch.setattr(experiment.journaled, "flush", count)
+        await within(rounds.wait(), 30.0)
+        assert next(tries) == 1
         experiment.close()
 
     run(test)

@@ -77,6 +77,7 @@ class DecisionRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     view: View | None = None
     warnings: list[str] = []
     snapshot: bytes | None = None  # of its engine at `position`
+    no_snapshot: bool = False  # its engine's state cannot be stored
     busy: bool = False  # it still decides about the events of the last answer
     suggestion: SuggestionReady | None = None
     suggestion_number: int = 0  # counted from 1 within the session

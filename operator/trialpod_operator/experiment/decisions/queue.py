@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,7 @@ class DecisionQueue:
         self._loading = False
         self._position = 0  # of the journal, as far as the session knows it
         self._records: list[Item] = []  # after that, in the journal
+        self._unread: tuple[int, Iterator[Record]] | None = None  # what a loading session lacks, after a position
         self._in_flight: list[Item] = []
         self._last_call = 0.0
         self._suggestions = 0  # that the session has brought
@@ -367,14 +368,8 @@ class DecisionQueue:
 
     def _load(self, request: DecisionRequest) -> DecisionAnswer | Awaitable[DecisionAnswer]:
         if request.position < self._journaled.position:
-            items, size = list[Item](), 0
-            for record in self._journaled.records_after(request.position):
-                items.append(Item(record, decided=True))
-                size += _size(record.event)
-                if size > MAX_BATCH_BYTES or len(items) >= MAX_BATCH_EVENTS:
-                    break
-            return DecisionAnswer(session=self._session, items=items, loading=True)
-        self._loading, self._position = False, request.position
+            return DecisionAnswer(session=self._session, items=self._read(request.position), loading=True)
+        self._loading, self._position, self._unread = False, request.position, None
         self._records, self.problem = [], None
         self._record(request)
         if self._journaled.engine.state.settings is not None:
@@ -383,6 +378,22 @@ class DecisionQueue:
         self.changed()
         self._after()
         return self._poll_or_answer()
+
+    def _read(self, position: int) -> list[Item]:
+        """Return some records after a position; the journal is read from its start only where they do not follow."""
+        if self._unread is None or self._unread[0] != position:
+            self._unread = position, self._journaled.records_after(position)
+        items, size = list[Item](), 0
+        for record in self._unread[1]:
+            items.append(Item(record, decided=True))
+            size += _size(record.event)
+            if size > MAX_BATCH_BYTES or len(items) >= MAX_BATCH_EVENTS:
+                break
+        else:  # what was there when it was begun; there may be more since
+            self._unread = None
+            return items or self._read(position)
+        self._unread = position + len(items), self._unread[1]
+        return items
 
     def _continue(self, request: DecisionRequest) -> DecisionAnswer | Awaitable[DecisionAnswer]:
         sent = self._in_flight
@@ -396,6 +407,8 @@ class DecisionQueue:
             self._in_flight, self._position = [], request.position
             if request.snapshot is not None and self._position == self._journaled.position:
                 self._journaled.take_snapshot(request.snapshot)
+            elif request.no_snapshot:
+                self._journaled.skip_snapshot()
             if self._queue:
                 self._waits_since = self._clock()
             self._after()
@@ -483,7 +496,7 @@ class DecisionQueue:
         if not self._session:
             return
         self._release_poll(DecisionAnswer(ended="another decider takes over", restart=True))
-        self._session, self._loading, self._records = 0, False, []
+        self._session, self._loading, self._records, self._unread = 0, False, [], None
         back = [item.record.event for item in self._in_flight if not item.decided]
         self._in_flight = []
         self._queue.extendleft(reversed(back))
