@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from test_decider_pod import OPTIONS, OWNER, experiment
 
 from trialpod_operator.api.api_errors import NotServedError, api_error
-from trialpod_operator.cluster.decider.keeper import DeciderKeeper
+from trialpod_operator.cluster.decider.keeper import ASK_S, SILENT_S, DeciderKeeper
+from trialpod_operator.cluster.decider.pod import build_decider
 from trialpod_operator.experiment.own_code import is_manifest
 
 NAMED = {"pickle": None, "scheduler": {"entrypoint": "mine:Own"}}
@@ -78,3 +80,78 @@ class TestPod:
         assert problem is not None
         assert (problem.reason, problem.stalled) == (reason, stalled)
         assert problem.message.startswith("the decider's pod cannot be made: ")
+
+
+class Machine:
+    """A decider's pod that exists, and the keeper that looks at it; `now` is the time."""
+
+    def __init__(self, *, created: float, started: float | None) -> None:
+        self.now, self.deleted = 1000.0, list[str]()
+        self.manifest = experiment(decider=NAMED)
+        self.pod: dict[str, Any] = build_decider(self.manifest, OWNER, 1, OPTIONS)
+        self.pod["metadata"] |= {"uid": "p-1", "creationTimestamp": _time(created)}
+        self.run(started)
+        options = SimpleNamespace(pod_options=OPTIONS)
+        services = SimpleNamespace(clock=lambda: self.now, cache=self, kube=self, options=options)
+        self.keeper = DeciderKeeper(OWNER, services)  # type: ignore[arg-type]
+        self.open()
+
+    def run(self, started: float | None) -> None:
+        states = [] if started is None else [{"name": "trial", "state": {"running": {"startedAt": _time(started)}}}]
+        self.pod["status"] = {"phase": "Pending" if started is None else "Running", "containerStatuses": states}
+
+    def open(self) -> None:
+        self.queue: Any = SimpleNamespace(
+            needed=True,
+            deciding=False,
+            opened_at=self.now,
+            last_call=0.0,
+            end_session=lambda: None,
+        )
+
+    def look(self, now: float) -> list[str]:
+        self.now = now
+        asyncio.run(self.keeper.reconcile(self.manifest, None, self.queue))  # type: ignore[arg-type]
+        return self.deleted
+
+    def deciders(self, _key: str) -> list[Any]:
+        return [self.pod]
+
+    def update_pod(self, _pod: Mapping[str, Any], *, deleted: bool) -> None:
+        assert not deleted
+
+    async def get(self, _collection: str, _name: str) -> dict[str, Any]:
+        return self.pod
+
+    async def delete(self, _collection: str, name: str, *, uid: str = "") -> bool:
+        self.deleted.append(name)
+        return True
+
+    async def create(self, _collection: str, body: Mapping[str, Any], *, strict: bool = False) -> Mapping[str, Any]:
+        return body
+
+
+def _time(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class TestSilence:
+    def test_of_an_earlier_operators_time_does_not_count(self) -> None:
+        machine = Machine(created=400.0, started=402.0)
+        assert machine.look(1000.0) == []
+        assert machine.look(1000.0 + SILENT_S) == []
+        assert machine.look(1000.0 + SILENT_S + ASK_S) == ["digits-decider-1"]
+
+    def test_does_not_count_while_the_experiment_is_not_open(self) -> None:
+        machine = Machine(created=400.0, started=402.0)
+        machine.look(1000.0)
+        machine.now = 1600.0
+        machine.open()
+        assert machine.look(1600.0) == []
+
+    def test_begins_when_its_container_runs(self) -> None:
+        machine = Machine(created=1000.0, started=None)
+        assert machine.look(1000.0) == []
+        machine.run(1000.0 + 2 * SILENT_S)
+        assert machine.look(1001.0 + 2 * SILENT_S) == []
+        assert machine.look(1001.0 + 3 * SILENT_S + ASK_S) == ["digits-decider-1"]

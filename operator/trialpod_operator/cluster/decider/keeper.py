@@ -23,7 +23,7 @@ from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.decider.pod import build_decider, digest
 from trialpod_operator.cluster.pods.build import ObjectRef
 from trialpod_operator.cluster.pods.pending import pending_reason
-from trialpod_operator.cluster.pods.reading import PendingReason, seconds
+from trialpod_operator.cluster.pods.reading import PendingReason, container_state, seconds, trial_container
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.template import TemplateError
 from trialpod_operator.cluster.pods.terminated import read_termination
@@ -145,9 +145,8 @@ class DeciderKeeper:
 
     async def _is_there(self, pod: Object, queue: DecisionQueue, now: float) -> bool:
         """Ask the server about a pod that is silent, and replace one that is for long."""
-        created = seconds(pod["metadata"].get("creationTimestamp")) or now
-        silent_s = now - max(queue.last_call, created, self._asked_at)
-        if silent_s < ASK_S:
+        since = _silent_since(pod, queue, now)
+        if now - max(since, self._asked_at) < ASK_S:
             return True
         self._asked_at = now
         metadata = pod["metadata"]
@@ -157,7 +156,7 @@ class DeciderKeeper:
             return False
         self._services.cache.update_pod(found, deleted=False)
         running = (found.get("status") or {}).get("phase") == "Running"
-        if running and now - max(queue.last_call, created) > SILENT_S:
+        if running and now - max(since, _silent_since(found, queue, now)) > SILENT_S:
             await self._delete(pod, queue)
             return False
         return True
@@ -285,6 +284,13 @@ class DeciderKeeper:
             return
         self._refusal = None
         self._services.cache.update_pod(made, deleted=False)
+
+
+def _silent_since(pod: Object, queue: DecisionQueue, now: float) -> float:
+    """Return since when a pod could have called and did not: what it said to an earlier operator is not known."""
+    created = seconds(pod["metadata"].get("creationTimestamp")) or now
+    running = container_state(pod, str(trial_container(pod).get("name", ""))).get("running") or {}
+    return max(queue.opened_at, queue.last_call, created, seconds(running.get("startedAt")) or 0.0)
 
 
 _WAIT = "trials continue to their next decision and wait there"

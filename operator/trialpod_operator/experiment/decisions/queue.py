@@ -124,6 +124,8 @@ class DecisionQueue:
         self._pumping = False
         self._waits_since = 0.0
         self._ended = ""
+        self.opened_at = clock()
+        """Since when deciders can call here, in seconds since the epoch."""
         self.problem: DeciderProblem | None = None
         """Why the latest decider gave up; None once another one decides."""
         self.warnings: deque[str] = deque(maxlen=100)
