@@ -33,7 +33,7 @@ OBJECT_LABEL = f"{GROUP}/object"
 """On an object of another kind that runs an attempt, and on the pods of its primary template: the object's name."""
 
 CONTAINER_ANNOTATION = f"{GROUP}/container"
-"""On those pods: the container that runs the trial."""
+"""On pods: the container that runs the trial, or the decider. Others may be put before it at admission."""
 
 SHARD_LABEL = f"{GROUP}/shard"
 """On TuneTrials and pods: the shard of their experiment, by which the watches of a replica can select."""

@@ -106,6 +106,7 @@ def build_decider(experiment: TuneExperiment, owner: ObjectRef, number: int, opt
                 DEFAULT_CONTAINER: container["name"],
                 names.SPEC_ANNOTATION: digest(spec),
                 **(metadata.get("annotations") or {}),
+                names.CONTAINER_ANNOTATION: container["name"],
             },
             "ownerReferences": [
                 {

@@ -232,7 +232,11 @@ def _metadata(
         "name": names.pod_name(experiment.name, trial_id, attempt, rank),
         "namespace": trial_ref.namespace,
         "labels": template.merge_labels(experiment.metadata.labels, given.get("labels") or {}, ours),
-        "annotations": {**annotations, **(given.get("annotations") or {})},
+        "annotations": {
+            **annotations,
+            **(given.get("annotations") or {}),
+            names.CONTAINER_ANNOTATION: container,
+        },
         "ownerReferences": [
             {
                 "apiVersion": names.API_VERSION,

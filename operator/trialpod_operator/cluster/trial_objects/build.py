@@ -24,7 +24,7 @@ from trialpod_operator.api.trial_resource.kinds import TrialKind
 from trialpod_operator.api.trial_resource.placeholders import render
 from trialpod_operator.api.trial_resource.pod_templates import path_text, put_back, take
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.pods.build import DEFAULT_CONTAINER, ObjectRef, PodOptions, build_pod, spec_digest
+from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod, spec_digest
 from trialpod_operator.cluster.pods.template import Json, TemplateError, merge_labels
 
 HERE = "spec.trialResource.template"
@@ -93,11 +93,7 @@ def build_object(
         ) from None
     marks = {names.OBJECT_LABEL: name}
     metadata = pod["metadata"]
-    container = pod["metadata"]["annotations"][DEFAULT_CONTAINER]
-    template["metadata"] = {
-        "labels": {**metadata["labels"], **marks},
-        "annotations": {**metadata["annotations"], names.CONTAINER_ANNOTATION: container},
-    }
+    template["metadata"] = {"labels": {**metadata["labels"], **marks}, "annotations": metadata["annotations"]}
     template["spec"] = pod["spec"]
     put_back(item, kind, template)
     given = item.get("metadata") or {}

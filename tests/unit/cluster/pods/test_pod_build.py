@@ -7,10 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from cluster_objects import EXPERIMENT, OPTIONS, TRIAL, experiment, pod_for
+from cluster_objects import EXPERIMENT, OPTIONS, TRIAL, experiment, pod_for, terminated
 
+from trialpod_operator.cluster.cache import ObjectCache
 from trialpod_operator.cluster.pods.build import PodOptions, build_pod, grace_seconds
+from trialpod_operator.cluster.pods.reading import trial_container
 from trialpod_operator.cluster.pods.template import TemplateError
+from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.cluster.shards.assignment import shard_of
 
 
@@ -49,6 +52,32 @@ def test_the_pod_of_a_bare_manifest_has_all_that_a_trial_needs() -> None:
     assert env["TRIALPOD_RUNNER"]["value"] == "d75de_00001/3"
     assert env["TRIALPOD_NODE_IP"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.hostIP"
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/var/run/trialpod", "/trialpod"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("reused", [False, True])
+def test_its_container_is_found_behind_an_injected_one(rank: int, reused: bool) -> None:
+    container = {"name": "main", "image": "r/train:1"}
+    annotations = {"kubectl.kubernetes.io/default-container": "other", "trialpod.dev/container": "other"}
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
+    workers = {"workers": {"replicas": 1}} if rank else {}
+    pod = pod_for(experiment(template=template, reusePods=reused, **workers), rank=rank)
+    pod["metadata"] |= {"uid": "p-uid", "resourceVersion": "1"}
+    pod["spec"]["containers"].insert(0, {"name": "proxy", "image": "mesh:1"})
+    pod["status"] = {
+        "phase": "Running",
+        "containerStatuses": [
+            {"name": "proxy", "state": {"running": {}}},
+            {"name": "main", "state": terminated(137, "OOMKilled")},
+        ],
+    }
+    cache = ObjectCache()
+    cache.update_pod(pod, deleted=False)
+    (seen,) = cache.pods("team/digits")
+    assert trial_container(seen)["name"] == "main"
+    ending = read_termination(seen)
+    assert ending is not None
+    assert ending.reason == "OOMKilled"
 
 
 def test_identity_is_a_token_for_trialpod_with_its_ca() -> None:
