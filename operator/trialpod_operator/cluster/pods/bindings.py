@@ -329,6 +329,7 @@ class PodBindings:
                 binding.group.release()
         if trial.ended:
             self._pods.in_place.ended(trial.trial_id)
+            self._pods.groups.ended(trial.trial_id)
 
     def record_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
         """An attempt said how it ended; return how it did. A pod that continues in place stays.

@@ -66,6 +66,7 @@ class Group:
     joined: dict[int, str] = field(default_factory=dict)  # uids of the pods that ask for their work, by rank
     head_request: AssignmentRequest | None = None
     waiting_since: float = 0.0  # since when a pod of it waits for the others; 0 = none does
+    timed_out: bool = False  # they did not come together in time
     cause: Termination | None = None  # what ended it, when that was a worker
     beside: list[Termination] = field(default_factory=list)  # failures of workers that were seen after the head's
     reported_at: float = 0.0  # when the head's failure was first reported; 0 = not yet

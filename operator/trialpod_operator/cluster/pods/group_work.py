@@ -110,6 +110,10 @@ class GroupWork:
         _group(binding).quiet_since = self._clock()
         _group(binding).release()
 
+    def ended(self, trial_id: str) -> None:
+        """A trial is over."""
+        self._timeouts.pop(trial_id, None)
+
     def missing(self, binding: PodBinding) -> list[int]:
         """Return the ranks of the workers whose pods are to be created."""
         if binding.group is None or binding.assigned or binding.stop_at is not None:
@@ -196,7 +200,9 @@ class GroupWork:
         if not ready:
             group.waiting_since = 0.0
         elif group.waiting_since and now - group.waiting_since >= group.timeout_s and binding.stop_at is None:
-            self._timeouts[binding.trial.trial_id] = self._timeouts.get(binding.trial.trial_id, 0) + 1
+            if not group.timed_out:  # several passes may look before the end is committed
+                group.timed_out = True
+                self._timeouts[binding.trial.trial_id] = self._timeouts.get(binding.trial.trial_id, 0) + 1
             return incomplete(len(ready), group.size, group.timeout_s)
         return None
 

@@ -11,6 +11,8 @@ from memory_storage import unavailable
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.pods.group import pause_s
 
 pytestmark = pytest.mark.once
 
@@ -61,6 +63,22 @@ def test_pods_that_do_not_run_together_are_all_retried(play: Play) -> None:
         assert (status["failures"], status["disruptions"]) == (0, 1)
         assert world.states() == ["TERMINATED"]
         assert [key for key, count in world.pods.begun.items()] == [(world.trials()[0]["spec"]["trialId"], 2)]
+
+    play(scenario)
+
+
+def test_timeout_of_a_group_counts_once(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.held.add("-w1")
+        await world.apply(numSamples=1, workers={"replicas": 1, "startTimeout": "20s"})
+        await until(lambda: bool(pods_of(world, 0)))
+        trial_id = world.trials()[0]["spec"]["trialId"]
+        loop = asyncio.get_running_loop()
+        for attempt in (2, 3):
+            await until(lambda n=attempt: world.trials()[0].get("status", {}).get("attempt") == n, 300.0)  # type: ignore[misc]
+            ended, head = loop.time(), names.pod_name("digits", trial_id, attempt)
+            await until(lambda name=head: world.api.get("pods", name) is not None, 600.0)  # type: ignore[misc]
+            assert loop.time() - ended == pytest.approx(pause_s(trial_id, attempt - 1), abs=2.0)
 
     play(scenario)
 
