@@ -99,10 +99,18 @@ class TestProgressDeadline:
             await world.apply(numSamples=1, progressDeadline="2m")
             await until(lambda: world.states() == ["RUNNING"])
             reported = world.trials()[0]["status"]["lastReportTime"]
+            (pod,) = world.pods.live()
+            world.api.logs[pod["metadata"]["uid"]] = "it loads\n"
+            world.pods.behaviour.leaves_s = 2.0
+            await until(lambda: "deletionTimestamp" in (world.pods.current(pod) or pod)["metadata"], 200.0)
+            await asyncio.sleep(5.0)
+            world.api.logs[pod["metadata"]["uid"]] += "it hangs here\n"
             await world.until_over()
             (trial,) = world.trials()
             assert (trial["status"]["state"], trial["status"]["failures"]) == ("ERROR", 1)
             assert "reported nothing for 120 s (spec.progressDeadline)" in trial["status"]["message"]
+            (log,) = world.files("log.txt").values()
+            assert (log.count("it loads\n"), log.count("it hangs here\n")) == (1, 1)
             assert reported
             assert "lastReportTime" not in trial["status"]
             assert "NoProgress" in [event["reason"] for event in world.api.all("events")]

@@ -4,7 +4,8 @@ While attempts are in progress, finished pods are deleted outside of the passes,
 else is done with such a pod, and one such task runs at a time. It ends with the bindings (`close`).
 
 Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
-without, after a while (`logs.LOG_TIMEOUT_S`). Owned by the event loop.
+without, after a while (`logs.LOG_TIMEOUT_S`); one that has not exited, after a moment (`logs.LOG_WAIT_S`), and its
+log is read until it is gone. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -97,13 +98,14 @@ class PodGarbageCollector:
         """
         self._work.logs.forget_deleted()
         finished: list[Object] = []
-        leaving: list[Object] = []  # drained, or deleted by a user: removed, with their logs, once they have exited
+        leaving: list[Object] = []  # deleted while they ran: removed, with their logs, once they have exited
+        unfinished: list[Object] = []
         present = set()
         for pod in self._cache.pods(self._key):
             metadata = pod["metadata"]
             name, uid = metadata["name"], metadata.get("uid", "")
             if uid in self._work.deleted or metadata.get("deletionTimestamp"):
-                if uid not in self._work.deleted and name not in current and pod_key(pod) is None:
+                if self._is_leaving(pod, stopped) and name not in current and pod_key(pod) is None:
                     leaving.append(pod)
                 continue
             present.add(name)
@@ -113,9 +115,22 @@ class PodGarbageCollector:
                 if name not in stopped and not self._has_its_place(pod):
                     finished.append(pod)
             elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
-                await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
+                unfinished.append(pod)
         self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
-        await gather_all(*(self._work.logs.keep(pod, trials) for pod in leaving))
+        # The logs of pods that run are read before their deletion, which does not wait for a slow one.
+        running = [pod for pod in unfinished if (pod.get("status") or {}).get("phase") == "Running"]
+        hung = [pod for pod in running if pod["metadata"]["name"] in stopped]
+        exited = [pod for pod in running if pod["metadata"]["name"] not in stopped]
+        await gather_all(
+            *(self._work.logs.keep(pod, trials) for pod in (*leaving, *exited)),
+            *(self._work.logs.keep_so_far(pod, trials) for pod in hung),
+        )
+        for pod in unfinished:
+            metadata = pod["metadata"]
+            name = metadata["name"]
+            if stays(pod) or (name not in stopped and name not in self._leave_by):
+                continue  # it continues with another attempt, since a moment ago
+            await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
         self._look_at = 0.0
         if not finished:
             self._gather_until = 0.0
@@ -136,6 +151,13 @@ class PodGarbageCollector:
                 self._look_at = now + 0.01
             elif done < len(finished):
                 self._look_at = now + LOG_AGAIN_S
+
+    def _is_leaving(self, pod: Object, stopped: Collection[str]) -> bool:
+        """Return whether a pod that was deleted may have a log that is not kept: of a finished one it is before."""
+        uid = pod["metadata"].get("uid", "")
+        if uid not in self._work.deleted:
+            return True
+        return uid in self._work.ended_running and pod["metadata"]["name"] not in stopped
 
     async def _collect(self, finished: list[Object], trials: Mapping[str, Trial]) -> int:
         done = await self._work.collect_finished(finished, trials)

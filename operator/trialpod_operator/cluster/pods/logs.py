@@ -1,7 +1,8 @@
 """Keeps what the pods of one experiment print in their trials' logs.
 
-The output of a pod is fetched when the pod has ended; that of a reused pod also before its next attempt. What cannot
-be fetched is retried for `LOG_TIMEOUT_S`, then given up. Owned by the event loop.
+The output of a pod is fetched when the pod has ended; that of a reused pod also before its next attempt, and that of
+one that is made to end before that. What cannot be fetched is retried for `LOG_TIMEOUT_S`, then given up. Owned by
+the event loop.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class PodLogs:
         self._logs = logs
         self._from_before = {pod["metadata"].get("uid") for pod in cache.pods(self._key)}
         self._kept: set[str] = set()  # uids of the pods whose log is kept, in the storage or on its way there
+        self._so_far: dict[str, int] = {}  # by pod's uid: characters kept of what it printed before it was to end
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be fetched in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
@@ -109,14 +111,34 @@ class PodLogs:
         if not own_name(pod):
             return True  # an object of another kind that never had a pod
         try:
-            text = await self._whole_log(pod)
+            known = self._so_far.get(uid)
+            text = await self._whole_log(pod) if known is None else (await self._log(pod))[known:]
         except ApiError as error:
             return self._give_up(pod, error)
-        if not text:
+        if text:
+            self._logs.keep_log(trial, text, once=uid in self._from_before)
+        elif known is None:
             return True
-        self._logs.keep_log(trial, text, once=uid in self._from_before)
         self._kept.add(uid)
         return self._logs.log_stored(trial)
+
+    async def keep_so_far(self, pod: Object, trials: Mapping[str, Trial]) -> None:
+        """Add what a pod that is to end has printed to its trial's log; `keep` adds the rest, or all of it."""
+        if pod_key(pod) is not None:
+            await self.keep_latest(pod, trials)
+            return
+        trial, uid = trials.get(_label(pod, names.TRIAL_ID_LABEL)), pod["metadata"].get("uid", "")
+        if trial is None or uid in self._kept or uid in self._so_far or not own_name(pod):
+            return
+        try:
+            text = await self._log(pod)
+        except ApiError as error:
+            logger.info("the log of %s cannot be kept yet: %s", pod["metadata"]["name"], error)
+            return
+        text = text[: text.rfind("\n") + 1]
+        if text:
+            self._logs.keep_log(trial, text, once=uid in self._from_before)
+            self._so_far[uid] = len(text)
 
     async def keep_latest(self, pod: Object, trials: Mapping[str, Trial]) -> None:
         """Add what a pod's latest attempt printed to its trial's log, else leave it for the end of the pod."""
@@ -130,13 +152,21 @@ class PodLogs:
 
     def forget_deleted(self) -> None:
         """Forget the output of deleted pods; it would add up over an experiment."""
-        known = (self._kept, self._missed, self._printed.keys(), self._no_log_since.keys(), self._reading.keys())
+        known = (
+            self._kept,
+            self._missed,
+            self._so_far.keys(),
+            self._printed.keys(),
+            self._no_log_since.keys(),
+            self._reading.keys(),
+        )
         pods = self._cache.pods(self._key)
         if max(map(len, known)) <= 2 * len(pods) + MAX_DELETED_PODS:
             return
         present = {pod["metadata"].get("uid", "") for pod in pods}
         self._kept &= present
         self._missed &= present
+        self._so_far = {uid: each for uid, each in self._so_far.items() if uid in present}
         self._printed = {uid: each for uid, each in self._printed.items() if uid in present}
         self._no_log_since = {uid: each for uid, each in self._no_log_since.items() if uid in present}
         for uid in self._reading.keys() - present:

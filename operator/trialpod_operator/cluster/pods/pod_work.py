@@ -115,6 +115,8 @@ class PodWork:
         self.rejections = Rejections()
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here: not asked for again."""
+        self.ended_running: set[str] = set()
+        """Uids of those among them that ran then: what they print until they have exited is kept, too."""
         self._unanswered: set[str] = set()  # uids of those that were asked for before, without an answer
         self._gone_before: set[str] = set()  # uids of those that another client had ended before
         self._no_queues_until = 0.0
@@ -230,6 +232,8 @@ class PodWork:
         metadata = pod["metadata"]
         uid = metadata.get("uid", "")
         self.deleted.add(uid)  # before: the news of its end may be here before the answer
+        if (pod.get("status") or {}).get("phase") == "Running":
+            self.ended_running.add(uid)
         try:
             found = await self._kube.delete(self._collection(), metadata["name"], uid=uid, grace_s=grace_s)
         except BaseException:

@@ -10,7 +10,7 @@ import virtual_time
 from virtual_time import until
 
 from trialpod_operator.cluster.cache import ObjectCache
-from trialpod_operator.cluster.pods.garbage_collector import GATHER_S, MAX_BATCH, PodGarbageCollector
+from trialpod_operator.cluster.pods.garbage_collector import GATHER_S, LEAVE_S, MAX_BATCH, PodGarbageCollector
 from trialpod_operator.cluster.pods.pod_work import PodWork
 
 KEY = "team/digits"
@@ -23,8 +23,24 @@ class Work:
 
     def __init__(self) -> None:
         self.deleted: set[str] = set()
+        self.ended_running: set[str] = set()
         self.batches: list[list[str]] = []
-        self.logs = SimpleNamespace(forget_deleted=lambda: None)
+        self.steps: list[tuple[str, str]] = []  # what was done with pods that run
+        self.logs = SimpleNamespace(
+            forget_deleted=lambda: None,
+            keep=lambda pod, _trials: self._step("keep", pod, True),
+            keep_so_far=lambda pod, _trials: self._step("keep so far", pod, None),
+        )
+
+    async def _step(self, what: str, pod: dict[str, Any], result: bool | None) -> bool | None:
+        self.steps.append((what, pod["metadata"]["name"]))
+        return result
+
+    async def delete_pod(self, pod: dict[str, Any], _grace_s: int | None = None) -> None:
+        await self._step("delete", pod, None)
+        self.deleted.add(pod["metadata"]["uid"])
+        if pod["status"]["phase"] == "Running":
+            self.ended_running.add(pod["metadata"]["uid"])
 
     async def collect_finished(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
         if self.takes is not None:
@@ -46,7 +62,7 @@ class World:
     def _again(self) -> None:
         self.asked += 1
 
-    def finish(self, *names: str) -> None:
+    def finish(self, *names: str, phase: str = "Succeeded") -> None:
         for name in names:
             metadata = {
                 "name": name,
@@ -54,11 +70,11 @@ class World:
                 "uid": name,
                 "labels": {"trialpod.dev/experiment": "digits"},
             }
-            self.cache.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
+            self.cache.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": phase}}, deleted=False)
 
-    def look(self, now: float, *current: str) -> list[list[str]]:
+    def look(self, now: float, *current: str, stopped: tuple[str, ...] = ()) -> list[list[str]]:
         async def one() -> None:
-            await self.collector.collect(now, current, (), lambda _: False, {})
+            await self.collector.collect(now, current, stopped, lambda _: False, {})
             await asyncio.sleep(0)  # what is done beside the passes
 
         asyncio.run(one())
@@ -121,3 +137,37 @@ def test_nothing_is_taken_away_once_it_is_closed() -> None:
         assert world.asked == 0
 
     asyncio.run(test())
+
+
+class TestLogsOfPodsThatRun:
+    def test_one_that_does_not_stop_is_read_before_and_after(self) -> None:
+        world = World()
+        world.finish("hung", phase="Running")
+        world.look(100.0, stopped=("hung",))
+        world.look(101.0, stopped=("hung",))
+        assert world.work.steps == [("keep so far", "hung"), ("delete", "hung")]
+        world.finish("hung", phase="Failed")
+        world.look(102.0)
+        assert world.work.steps[2:] == [("keep", "hung")]
+
+    def test_one_that_does_not_exit_is_read_before_it_is_deleted(self) -> None:
+        world = World()
+        world.finish("sidecar", phase="Running")
+        world.look(100.0)
+        assert world.work.steps == []
+        world.look(100.0 + LEAVE_S)
+        assert world.work.steps == [("keep", "sidecar"), ("delete", "sidecar")]
+
+    def test_one_that_does_not_run_yet_has_none(self) -> None:
+        world = World()
+        world.finish("waits", phase="Pending")
+        world.look(100.0, stopped=("waits",))
+        world.look(101.0)
+        assert world.work.steps == [("delete", "waits")]
+
+    def test_finished_ones_are_read_once(self) -> None:
+        world = World()
+        world.finish("one")
+        world.look(100.0)
+        world.look(101.0)
+        assert world.work.steps == []
