@@ -319,7 +319,7 @@ def key_of(item: Mapping[str, Any]) -> str:
     return f"{metadata['namespace']}/{metadata['name']}"
 
 
-_BULKY = frozenset({"env", "envFrom", "volumeMounts", "lifecycle", "startupProbe", "readinessProbe"})
+_BULKY = frozenset({"env", "envFrom", "volumeMounts", "lifecycle", "readinessProbe"})
 
 
 def _lean(pod: Mapping[str, Any]) -> Object:

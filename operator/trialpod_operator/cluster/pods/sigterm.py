@@ -2,7 +2,8 @@
 
 An attempt that gets SIGTERM knows only that it has to end. A kubelet says why it ends a pod once the containers have
 ended, later than the attempt's own word, and an attempt does not end before that word is taken. So a deadline is read
-from the pod's start. A limit of the local disk leaves one second: the attempt's word waits for longer than that.
+from the pod's start, and a startup probe's from its container's. A limit of the local disk leaves one second: the
+attempt's word waits for longer than that. A liveness probe leaves no trace, and so looks like a node that shuts down.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.reading import Pod, condition, seconds, status_of
-from trialpod_operator.cluster.pods.terminated import CLOCK_SKEW_S, deadline_exceeded, read_termination
+from trialpod_operator.cluster.pods.terminated import CLOCK_SKEW_S, deadline_exceeded, read_termination, start_missed
 
 SIGTERM_EXPLAINED_S = 1.5
 """Maximum time that a SIGTERM may still be explained; an attempt that hangs says so 2 s before it is killed."""
@@ -45,7 +46,10 @@ def judge_sigterm(of: Signalled, pod: Pod | None, end: AttemptEnd, now: float) -
     if ending is not None:
         return msgspec.structs.replace(ending.attempt_end(), asks=end.asks) if ending.reason in _LIMITS else end
     of.sigterm_by = of.sigterm_by or now + SIGTERM_EXPLAINED_S
-    return end if now >= of.sigterm_by else None
+    if now < of.sigterm_by:
+        return None
+    missed = start_missed(pod, now)
+    return end if missed is None else msgspec.structs.replace(missed.attempt_end(), asks=end.asks)
 
 
 def _is_taken_away(pod: Pod) -> bool:

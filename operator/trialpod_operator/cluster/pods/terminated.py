@@ -23,6 +23,7 @@
 | ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
 | Pending forever: its node lost its sandbox after creating a container | disruption | lost | SandboxLost |
 | deleted by another client, and had not ended before | disruption | preempted | PodDeleted |
+| SIGTERM when the startupProbe should have succeeded (see `sigterm`) | failure | failed | ContainerFailed |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
 | "exec format error" is all it says: another architecture | failure, no retry | failed | CommandNotFound |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
@@ -235,6 +236,26 @@ def deadline_exceeded(pod: Pod, exit_code: int | None = None) -> Termination:
         Reason.DEADLINE_EXCEEDED,
         f"the pod was ended at its activeDeadlineSeconds{span}; raise it in spec.template.spec, or remove it",
         exit_code=exit_code,
+    )
+
+
+def start_missed(pod: Pod, now: float) -> Termination | None:
+    """Return the end of a running container at its startupProbe; None while that has time, or when it succeeded."""
+    container = trial_container(pod)
+    name, probe = container.get("name"), container.get("startupProbe")
+    statuses: Iterable[Mapping[str, Any]] = status_of(pod).get("containerStatuses") or ()
+    status: Mapping[str, Any] = next((each for each in statuses if each.get("name") == name), {})
+    since = seconds(((status.get("state") or {}).get("running") or {}).get("startedAt"))
+    if probe is None or since is None or status.get("started") is not False:
+        return None
+    period, times = float(probe.get("periodSeconds") or 10), int(probe.get("failureThreshold") or 3)
+    limit = float(probe.get("initialDelaySeconds") or 0) + period * times
+    if now < since + limit - period - CLOCK_SKEW_S:  # it is probed at once, and then after each period
+        return None
+    return _failure(
+        Reason.CONTAINER_FAILED,
+        f"the container was ended because its startupProbe did not succeed within {limit:.0f} s; correct it in "
+        "spec.template.spec, or remove it",
     )
 
 

@@ -13,6 +13,7 @@ from fake_jobs import FakeJobs
 from virtual_time import until
 
 from trialpod.protocol.messages import AttemptEnd
+from trialpod_operator.cluster.cache import ObjectCache
 from trialpod_operator.cluster.pods.sigterm import SIGTERM_EXPLAINED_S, judge_sigterm
 
 PREEMPTED = AttemptEnd(cause="preempted")
@@ -78,6 +79,34 @@ class TestJudged:
         assert end is not None
         assert end.cause == "failed"
         assert "ephemeral-storage" in end.error
+
+
+class TestStartupProbe:
+    """It is given 20 s: its kubelet ends a container that has not started by then."""
+
+    @staticmethod
+    def judged(since: float, *, started: bool) -> AttemptEnd | None:
+        pod = live_pod(phase="Running", state={"running": {"startedAt": at(since)}})
+        pod["spec"]["containers"][0]["startupProbe"] = {"periodSeconds": 5, "failureThreshold": 4}
+        pod["status"]["containerStatuses"][0]["started"] = started
+        cache = ObjectCache()
+        cache.update_pod(pod, deleted=False)
+        (seen,) = cache.pods("team/digits")
+        asked = Asked()
+        assert judge_sigterm(asked, seen, PREEMPTED, NOW) is None, "the pod may still show another reason"
+        return judge_sigterm(asked, seen, PREEMPTED, NOW + SIGTERM_EXPLAINED_S)
+
+    def test_that_did_not_succeed_in_time_is_a_failure(self) -> None:
+        end = self.judged(-20, started=False)
+        assert end is not None
+        assert end.cause == "failed"
+        assert "its startupProbe did not succeed within 20 s" in end.error
+
+    def test_that_has_time_left_explains_nothing(self) -> None:
+        assert self.judged(-8, started=False) == PREEMPTED
+
+    def test_that_has_succeeded_explains_nothing(self) -> None:
+        assert self.judged(-60, started=True) == PREEMPTED
 
 
 class TestInTheCluster:
