@@ -30,6 +30,9 @@ BEAT_S = 3.0
 LEASE_S = 15.0
 POLL_S = 1.0
 
+_claimed_here: set[str] = set()
+"""The tokens of this process's claims that are not released: it may run an experiment again whose claim it left."""
+
 
 class Writer(msgspec.Struct):
     """The writing process."""
@@ -86,6 +89,14 @@ class WriterClaim:
             ExperimentLockedError: another process writes.
             StorageError: the storage cannot be read or written.
         """
+        _claimed_here.add(self._me.token)
+        try:
+            self._acquire(on_wait)
+        except BaseException:
+            _claimed_here.discard(self._me.token)
+            raise
+
+    def _acquire(self, on_wait: Callable[[str], None]) -> None:
         data = msgspec.json.encode(self._me)
         while True:
             found = self._read()
@@ -110,8 +121,9 @@ class WriterClaim:
             reachable: the storage answered lately; else it is left alone.
         """
         self._end.set()
+        _claimed_here.discard(self._me.token)
         if not (reachable and self._reachable):
-            return  # the next process waits until the count stops
+            return  # a process of another machine waits until the count stops
         if self._thread is not None:
             self._thread.join(BEAT_S)
             if self._thread.is_alive() or not self._reachable:
@@ -148,9 +160,11 @@ class WriterClaim:
     def _has_ended(self, found: Writer, on_wait: Callable[[str], None]) -> bool:
         """Return whether the writer is dead; False when it has released the experiment meanwhile."""
         if found.machine == self._me.machine:
-            if _start_of(found.pid) == found.started:
-                raise self._refusal(found)
-            return True
+            if _start_of(found.pid) != found.started:
+                return True
+            if found.pid == self._me.pid and found.token not in _claimed_here:
+                return True  # an earlier run of this process could not remove it
+            raise self._refusal(found)
         on_wait(
             f"{found} was writing this experiment to {self._storage.uri}; waiting {LEASE_S:.0f} s to see whether it "
             "still does"

@@ -63,6 +63,17 @@ def test_a_live_local_process_is_distinguished_from_a_dead_one(storage: Director
     claim(storage).acquire(never)
 
 
+def test_a_process_follows_its_own_claim_left_in_the_storage(storage: DirectoryStorage) -> None:
+    first = claim(storage)
+    first.acquire(never)
+    first.release(reachable=False)
+    second = claim(storage)
+    second.acquire(never)
+    assert second.beat()
+    with pytest.raises(ExperimentLockedError):
+        claim(storage).acquire(never)
+
+
 def test_one_elsewhere_that_still_counts_is_left_alone(storage: DirectoryStorage) -> None:
     first = claim(storage, elsewhere("a"))
     first.acquire(never)
