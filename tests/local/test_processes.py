@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import errno
 import fcntl
 import os
 import select
@@ -15,6 +16,7 @@ import pytest
 
 from trialpod.errors import TrialpodError
 from trialpod.protocol.messages import TrainableRef
+from trialpod_operator.local import processes
 from trialpod_operator.local.processes import ExitInfo, Process, ProcessPool
 
 HERE = Path(__file__).parent
@@ -301,6 +303,31 @@ def test_fork_server_killed_at_start_is_restarted(kills: int) -> None:
         ends = [await spawn(pool, "exit", "0", key=f"after-{number}").exited for number in range(3)]
         assert [end.status for end in ends[1:]] == [0, 0]
         assert ends[0].lost or ends[0].status == 0
+
+    with_pool(work)
+
+
+def test_a_restart_that_fails_loses_trials_until_one_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pipe = new_pipe(tmp_path)
+    refusals = 3
+
+    def refuse(**_options: object) -> None:
+        nonlocal refusals
+        refusals -= 1
+        if not refusals:
+            monkeypatch.undo()
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async def work(pool: ProcessPool) -> None:
+        running = spawn(pool, "wait", str(pipe))
+        await announced(pipe)
+        monkeypatch.setattr(processes, "ForkServer", refuse)
+        os.kill(pool.fork_server_pid, signal.SIGKILL)
+        assert (await running.exited).lost
+        ends = [await spawn(pool, "exit", "0", key=f"after-{number}").exited for number in range(4)]
+        assert "Cannot allocate memory" in str(ends[0])
+        assert [end.lost for end in ends][-2:] == [False, False]
+        await pool.kill_all()
 
     with_pool(work)
 

@@ -226,7 +226,7 @@ class ProcessPool:
             # What ended it before may be over; retries of this attempt become rarer.
             self._broken, self._failed_starts = "", 0
             self._gone.clear()
-            self._restart = loop.create_task(self._launch())
+            self._restart = loop.create_task(self._relaunch())
         if self._broken or self._closing:
             problem = self._broken or "the process pool is closed"
             loop.call_soon(self._finish, ExitInfo(key=key, pid=0, status=1, problem=problem, lost=True))
@@ -370,26 +370,46 @@ class ProcessPool:
             self._failed_starts += 1
             restart = True
         elif not self._ready.done():
-            self._broken = (
+            self._give_up(
                 f"the fork server cannot start: {how}; its output says why "
                 f"(try: {sys.executable} -c 'import trialpod.runner.fork_server.server')"
             )
-            self._ready.set_exception(TrialpodError(self._broken))
-            self._ready.exception()  # Without a waiter, the exits say it.
+            return
         if self._preloaded is not None and not self._preloaded.done():
-            self._ref = None
-            problem = self._broken or f"importing it ended the process ({how}); trials import it by themselves"
-            self._preloaded.set_result(Preloaded(problem=problem))
-        if self._broken:
-            lost = list(self._processes.values())
-            self._outbox.clear()
-        for process in lost:
-            killed = -signal.SIGKILL
-            self._finish(ExitInfo(process.key, process.pid, killed, problem=self._broken or problem, lost=True))
+            problem = f"importing it ended the process ({how}); trials import it by themselves"
+            self._end_preload(problem)
+        self._lose(lost, problem)
         if restart:
-            await self._launch()
+            await self._relaunch()
         else:
             self._gone.set()
+
+    async def _relaunch(self) -> None:
+        try:
+            await self._launch()
+        except OSError as error:  # no memory, no descriptor or no process is left
+            self._server = None
+            self._give_up(f"the fork server cannot be started again: {error}")
+
+    def _give_up(self, problem: str) -> None:
+        """Have no fork server until the next `spawn`; what waits for one waits no more."""
+        self._broken = problem
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(TrialpodError(problem))
+            self._ready.exception()  # Without a waiter, the exits say it.
+        self._end_preload(problem)
+        self._outbox.clear()
+        self._lose(list(self._processes.values()), problem)
+        self._gone.set()
+
+    def _end_preload(self, problem: str) -> None:
+        if self._preloaded is not None and not self._preloaded.done():
+            self._ref = None
+            self._preloaded.set_result(Preloaded(problem=problem))
+
+    def _lose(self, lost: list[Process], problem: str) -> None:
+        for process in lost:
+            self._finish(ExitInfo(process.key, process.pid, -signal.SIGKILL, problem=problem, lost=True))
 
     def _finish(self, info: ExitInfo) -> None:
         process = self._processes.pop(info.key, None)
