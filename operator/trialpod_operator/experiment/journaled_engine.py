@@ -102,6 +102,7 @@ class JournaledEngine:
         self._state_kept = True  # False: the engine's state could not be stored when the journal had `_snapshot_size`
         self.snapshot_wanted = False
         self._state_reported = False
+        self._failure_reported = False  # of a snapshot that could not be written
         self._written = 0
         self._names: dict[str, str] = {}
         self._dirnames: set[str] = set()  # those that the script has chosen
@@ -231,7 +232,11 @@ class JournaledEngine:
         """Store the whole state, so that the next start need not replay what came before.
 
         While a suggestion is being computed it is put off until that has come. That of an engine which follows a
-        decider is the decider's, and comes with `take_snapshot`.
+        decider is the decider's, and comes with `take_snapshot`. One that cannot be stored loses nothing: the journal
+        is kept.
+
+        Raises:
+            StorageError: the journal takes no more records.
         """
         if self.plan.decided:
             self._snapshot_due, self.snapshot_wanted = False, True
@@ -265,7 +270,11 @@ class JournaledEngine:
         self._journal.begin_segment()
 
     def take_snapshot(self, engine: bytes) -> None:
-        """Store the state of a decider's engine, which knows exactly what is in the journal."""
+        """Store the state of a decider's engine, which knows exactly what is in the journal.
+
+        Raises:
+            StorageError: the journal takes no more records.
+        """
         try:
             offsets = self.files.offsets()
         except StorageError:
@@ -299,8 +308,18 @@ class JournaledEngine:
             dirnames=self.files.dirnames,
         )
         data = encode(snapshot)
-        self._journal.write_snapshot(data)
-        self._state_kept, self._snapshot_size = True, len(data)
+        try:
+            self._journal.write_snapshot(data)
+        except StorageError as error:
+            if not self._journal.takes_records:
+                raise
+            self._put_off_snapshot()  # nothing is lost: the journal is as it was
+            if not self._failure_reported:
+                self._failure_reported = True
+                self._warn("", f"{error}; the journal is kept, and a resume takes longer until this works again")
+        else:
+            self._state_kept, self._snapshot_size = True, len(data)
+            self._failure_reported = False
 
     @property
     def snapshot_position(self) -> int:

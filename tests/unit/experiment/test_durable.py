@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from durable_support import SETTINGS, Gated, RecordingShell, make_plan, results, within
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.storage.directory import DirectoryStorage
+from trialpod.storage.journal.journal import Journal
 from trialpod.tune.plugins.state import StateNotKeptError
-from trialpod_operator.engine.actions import TrialCreated
+from trialpod_operator.engine.actions import TrialCreated, Warned
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, SettingsObserved
-from trialpod_operator.experiment import durable
+from trialpod_operator.experiment import durable, journaled_engine
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError, Replica
@@ -400,3 +401,32 @@ def test_disk_that_fails_leaves_nothing_open(
     assert "cannot sync the journal" in caplog.text
     opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
     assert [path for path in opened if path.startswith(str(tmp_path / "work")) and path.endswith(".log")] == []
+
+
+def test_snapshots_that_cannot_be_written_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def refuse(_journal: Journal, data: bytes) -> None:
+        tries.append(data)
+        raise StorageError("cannot write the snapshot: no space left on the device")
+
+    async def test() -> None:
+        shell = RecordingShell(Gated(tmp_path / "storage"), tmp_path / "work")
+        experiment = shell.start()
+        monkeypatch.setattr(journaled_engine, "SNAPSHOT_MIN_BYTES", 0)
+        monkeypatch.setattr(Journal, "write_snapshot", refuse)
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        first, second = shell.starts()
+        for number in range(1, 4):
+            experiment.apply(results(first, number, 0.5))
+        experiment.apply(results(second, 1, 0.5))
+        assert tries
+        assert await experiment.finish(30.0) is None
+        experiment.close()
+        messages = [action.message for action in shell.actions if isinstance(action, Warned)]
+        assert len(messages) == 1
+        assert "no space left" in messages[0]
+
+    run(test)
+    assert list((tmp_path / "storage").glob("*/result.json"))

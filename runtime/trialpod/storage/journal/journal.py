@@ -130,6 +130,11 @@ class Journal:
         return None if self._current is None else (self._current.number, self._end)
 
     @property
+    def takes_records(self) -> bool:
+        """Whether it is open for appending, and nothing that failed has ended that."""
+        return self._fd >= 0 and not self._broken
+
+    @property
     def size_since_snapshot(self) -> int:
         """Bytes of the segments since the snapshot: what a restart has to read."""
         return sum(segment.end for segment in self._closed) + self._end
