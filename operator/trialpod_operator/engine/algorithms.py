@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
+from trialpod.protocol.readable import storable
 from trialpod.protocol.values import OpaqueValue, opaque_decoder, open_leniently
 from trialpod.tune.plugins.goal import introduce_scheduler
 from trialpod.tune.plugins.state import References
@@ -195,7 +196,7 @@ class Algorithms:
 
     def scheduler_reason(self) -> dict[str, Any]:
         """Return why the scheduler decided what it decided last."""
-        return dict(self.ask(self.scheduler.reason) or {})
+        return self._evidence(self.scheduler.reason)
 
     def add_trial(self, trial: Trial) -> None:
         """The scheduler learns of a trial, or that it waits again."""
@@ -251,14 +252,14 @@ class Algorithms:
         """Return why the stopper stops the trial; None if it does not."""
         stopper = self.stopper
         if stopper is not None and self.ask(stopper.__call__, trial.trial_id, result):
-            return {"source": "stopper", **(self.ask(stopper.reason) or {})}
+            return {"source": "stopper", **self._evidence(stopper.reason)}
         return None
 
     def stop_all_by_stopper(self) -> dict[str, Any] | None:
         """Return why the stopper ends the experiment; None if it does not."""
         stopper = self.stopper
         if stopper is not None and self.ask(stopper.stop_all):
-            return {"source": "stopper", **(self.ask(stopper.reason) or {})}
+            return {"source": "stopper", **self._evidence(stopper.reason)}
         return None
 
     def observe_time(self) -> None:
@@ -276,6 +277,10 @@ class Algorithms:
         """The stopper learns that a trial ended."""
         if self._on_trial_end is not None:
             self.ask(self._on_trial_end, trial.trial_id)
+
+    def _evidence(self, reason: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what an algorithm says of its latest decision, as a record can hold it."""
+        return {key: storable(value) for key, value in (self.ask(reason) or {}).items()}
 
     # -- both ---------------------------------------------------------------------------------------------------
 

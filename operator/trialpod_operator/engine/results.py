@@ -35,6 +35,7 @@ from trialpod_operator.engine.trial import Trial
 
 _PLAIN = frozenset({float, int, str, bool, type(None)})
 _MAX_DEPTH = 64
+_MAX_ITERATION = 2**63
 
 
 class NewResults(NamedTuple):
@@ -272,7 +273,7 @@ class Results:
 
 def _iteration(result: dict[str, Any]) -> int | None:
     iteration = result.get("training_iteration")
-    return iteration if type(iteration) is int else None
+    return iteration if type(iteration) is int and -_MAX_ITERATION < iteration < _MAX_ITERATION else None
 
 
 def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was never reported") -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.readable import readable
+from trialpod.protocol.readable import readable, storable
 from trialpod.tune.plugins.state import referring_to, restore_state, stored_state
 from trialpod_operator.engine.algorithms import Algorithms
 from trialpod_operator.engine.settings import Settings
@@ -65,28 +65,39 @@ def encode_snapshot(state: State, algorithms: Algorithms) -> bytes:
     Raises:
         StateNotKeptError: an algorithm of the user has a state that cannot be stored.
     """
-    stopper = algorithms.stopper
     with referring_to(algorithms.references()):
-        return msgspec.msgpack.encode(
-            Snapshot(
-                version=SNAPSHOT_VERSION,
-                settings=state.settings,
-                flags=state.flags,
-                clock=state.clock,
-                account=state.account,
-                budget=state.budget,
-                search_progress=state.search_progress,
-                trials=list(state.trials.values()),
-                pending=list(state.pending),
-                delayed=list(state.delayed),
-                paused=list(state.paused),
-                search=stored_state(algorithms.search),
-                scheduler=stored_state(algorithms.scheduler),
-                stopper=stored_state(stopper) if stopper is not None else None,
-                kinds=_kinds(algorithms),
-            ),
-            enc_hook=readable,
-        )
+        states = [
+            None if each is None else stored_state(each)
+            for each in (algorithms.search, algorithms.scheduler, algorithms.stopper)
+        ]
+    try:
+        return _encode(state, algorithms, states)
+    except OverflowError:  # an integer beyond 64 bits, such as a parameter of a scheduler
+        return _encode(state, algorithms, storable(states))
+
+
+def _encode(state: State, algorithms: Algorithms, states: list[Any]) -> bytes:
+    search, scheduler, stopper = states
+    return msgspec.msgpack.encode(
+        Snapshot(
+            version=SNAPSHOT_VERSION,
+            settings=state.settings,
+            flags=state.flags,
+            clock=state.clock,
+            account=state.account,
+            budget=state.budget,
+            search_progress=state.search_progress,
+            trials=list(state.trials.values()),
+            pending=list(state.pending),
+            delayed=list(state.delayed),
+            paused=list(state.paused),
+            search=search,
+            scheduler=scheduler,
+            stopper=stopper,
+            kinds=_kinds(algorithms),
+        ),
+        enc_hook=readable,
+    )
 
 
 def decode_snapshot(data: bytes) -> Snapshot:

@@ -20,6 +20,9 @@ MAX_TEXT = 200
 MAX_ITEMS = 100_000
 """Maximum number of items of an array or a set that are listed one by one."""
 
+LEAST_INTEGER, GREATEST_INTEGER = -(2**63), 2**64 - 1
+"""What MessagePack holds as an integer."""
+
 _MAX_DEPTH = 64
 _OPAQUE = "trialpod.protocol.value_unpacking"
 _SCALARS = frozenset({bool, int, float, str, bytes, type(None)})
@@ -122,9 +125,23 @@ def number(value: Any) -> int | float | None:
 
 
 def real_number(value: Any) -> int | float | None:
-    """Return what `number` does, but None for True and False."""
+    """Return what `number` does, but None for True and False, and integers as `storable` has them."""
     found = number(value)
-    return None if isinstance(found, bool) else found
+    return None if isinstance(found, bool) else storable(found)
+
+
+def storable(value: Any) -> Any:
+    """Return plain data as the journal can hold it: integers beyond 64 bits become floats."""
+    if value.__class__ is int and not LEAST_INTEGER <= value <= GREATEST_INTEGER:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if value.__class__ is dict:
+        return {key: storable(item) for key, item in value.items()}
+    if value.__class__ is list or value.__class__ is tuple:
+        return [storable(item) for item in value]
+    return value
 
 
 def _of_object(value: Any, depth: int) -> Any:

@@ -11,14 +11,13 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from trialpod.errors import NotPicklableError, TrialpodError
-from trialpod.protocol.readable import readable, text_of
+from trialpod.protocol.readable import GREATEST_INTEGER, LEAST_INTEGER, readable, text_of
 from trialpod.protocol.value_unpacking import TYPED, Opaque
 
 LARGE = 64 * 1024
 """Bytes from which on a value is stored by itself, where there is a store."""
 
 SCALARS = frozenset({bool, float, int, str, bytes, type(None)})
-_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**64 - 1
 _MAX_DEPTH = 200
 _MAX_READABLE_BYTES = 64 * 1024
 
@@ -94,7 +93,7 @@ class Packer:
     def _scalar(self, value: Any, kind: type) -> Any:
         if kind is int:
             self._size += 9
-            if not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
+            if not LEAST_INTEGER <= value <= GREATEST_INTEGER:
                 return self._ext(["int", _integer_bytes(value)], value)
         elif kind is str:
             self._size += len(value)
@@ -254,7 +253,7 @@ def shown_text(value: Any) -> str:
 
 
 def _is_small(key: Any) -> bool:
-    return key.__class__ is int and _LEAST_INTEGER <= key <= _GREATEST_INTEGER
+    return key.__class__ is int and LEAST_INTEGER <= key <= GREATEST_INTEGER
 
 
 def _is_ordered(kind: type) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-from engine_support import Halt, Recorder, ScoreStopper, Shell, TimeSlices, kinds, result, starts
+import math
 
+import pytest
+from engine_support import Halt, ListSearch, Recorder, ScoreStopper, Shell, TimeSlices, kinds, result, starts
+
+from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
 from trialpod_operator.engine.actions import DecisionMade, StopAttempt, TrialRequeued, Warned
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.experiment.records import Record, decode_record, encode
 
 
 def test_a_stopped_trial_receives_it_and_is_terminated() -> None:
@@ -272,3 +277,31 @@ def test_paused_trials_wait_while_the_cluster_has_no_room() -> None:
     shell.end("t0", "paused")
     assert shell.status() == ["PAUSED"]
     assert starts(shell.capacity(1)) == [("t0", 2)]
+
+
+def flops(shell: Shell, trial_id: str, score: int) -> None:
+    shell.results(trial_id, {"training_iteration": 1, "flops": 3 * 10**19, "score": score})
+
+
+def test_integers_beyond_64_bits_are_stored_as_evidence() -> None:
+    def asha() -> AsyncHyperBandScheduler:
+        return AsyncHyperBandScheduler(time_attr="flops", max_t=10**21, grace_period=10**19, reduction_factor=10)
+
+    shell = Shell(2, scheduler=asha(), max_concurrent=2)
+    flops(shell, "t0", 10**22)
+    flops(shell, "t1", 10**20)
+    assert [decision.kind for decision in shell.trial("t1").decisions] == ["stop"]
+    for record in shell.journal:
+        decode_record(encode(Record(*record)))
+    again = Engine(ListSearch(2), asha(), None)
+    again.restore(shell.engine.snapshot())
+    assert again.state.trials["t1"].decisions == shell.trial("t1").decisions
+
+
+def test_reasons_of_own_stoppers_may_hold_integers_of_any_size() -> None:
+    shell = Shell(1, stopper=ScoreStopper(trial=10**20))
+    flops(shell, "t0", 10**400)
+    (reason,) = [verdict.reason for _, _, choices in shell.journal for verdict in choices.verdicts]
+    assert reason == {"source": "stopper", "stopper": "score", "best": math.inf}
+    for record in shell.journal:
+        decode_record(encode(Record(*record)))

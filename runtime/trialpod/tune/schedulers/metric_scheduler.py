@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.readable import storable
 from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.phrases import rank_text, text, time_text, value_text
 from trialpod.tune.result_keys import DEFAULT_METRIC
@@ -120,7 +121,7 @@ class MetricScheduler(TrialScheduler):
     def _check_saved(self, saved: Mapping[str, Any], **ours: Any) -> None:
         """Refuse a state that was saved under other parameters."""
         for name, value in ours.items():
-            if saved.get(name) != value:
+            if saved.get(name) not in (value, storable(value)):
                 raise InvalidInputError(
                     f"the saved state of the {self.NAME} scheduler has {name} {saved.get(name)!r}, its parameters "
                     f"give {value!r}; continue with the parameters that the experiment was started with"

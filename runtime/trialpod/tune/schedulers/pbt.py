@@ -22,6 +22,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.plugins.phrases import rank_text, text, time_text, value_text
@@ -428,8 +429,8 @@ class PopulationBasedTraining(MetricScheduler):
             line = [ours.tag, theirs.tag, iteration, checkpoint.iteration, source.config, config]
             self._policy.add(trial.trial_id, source.trial_id, plain(line))
         self._num_perturbations += 1
-        reached = checkpoint.metrics.get(self.time_attr)
-        if isinstance(reached, (int, float)) and not math.isnan(reached):
+        reached = real_number(checkpoint.metrics.get(self.time_attr))
+        if reached is not None and not math.isnan(reached):
             ours.perturbed_at = train_time = reached
         else:
             ours.perturbed_at, train_time = theirs.perturbed_at, theirs.train_time

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError, WrongTypeError, nearest
-from trialpod.protocol.values import real_number, same_value
+from trialpod.protocol.values import number, real_number, same_value
 from trialpod.tune.schedulers.metric_scheduler import is_number
 from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Categorical, Domain, Float, Function, Integer
@@ -101,18 +101,18 @@ def explore(
             result[key], operations[key] = _shifted(old, mutation, rng)
         elif isinstance(old, bool):
             operations[key] = "unchanged"  # a flag has no neighbours; drawing it again is what flips it
-        elif (number := real_number(old)) is None:
+        elif (now := _exact_number(old)) is None:
             result[key], operations[key] = _draw(mutation, rng), "resample"
         else:
             factor = perturbation_factors[rng.randrange(len(perturbation_factors))]
-            scaled = number * factor
+            scaled = now * factor
             if compatible:
-                result[key] = round(scaled) if isinstance(number, int) else scaled
+                result[key] = round(scaled) if isinstance(now, int) else scaled
                 operations[key] = f"* {factor}"
                 continue
-            inside = _inside(round(scaled) if isinstance(number, int) else scaled, mutation)
+            inside = _inside(round(scaled) if isinstance(now, int) else scaled, mutation)
             result[key] = inside
-            clipped = not isinstance(number, int) and inside != scaled
+            clipped = not isinstance(now, int) and inside != scaled
             operations[key] = f"* {factor}" + (" (kept in its domain)" if clipped else "")
     return result, operations
 
@@ -211,8 +211,14 @@ def _shifted(old: Any, choices: Categorical, rng: random.Random) -> tuple[Any, s
 
 
 def _same(one: Any, other: Any) -> bool:
-    mine, theirs = real_number(one), real_number(other)
+    mine, theirs = _exact_number(one), _exact_number(other)
     return mine == theirs if mine is not None and theirs is not None else same_value(one, other)
+
+
+def _exact_number(value: Any) -> int | float | None:
+    """Return what `real_number` does, but every integer as it is: a seed may have more than 64 bits."""
+    found = number(value)
+    return None if isinstance(found, bool) else found
 
 
 def _inside(value: Any, mutation: Any) -> Any:
