@@ -145,7 +145,11 @@ class TrialFiles:
         """Continue with another process: its pid and host stand in the lines from now on."""
         log = self._logs.get(trial.trial_id)
         if log is not None:
-            log.update_static(static_fields(trial))
+            try:
+                log.update_static(static_fields(trial))
+            except StorageError:
+                self._dirty.add(trial.trial_id)
+                self._flushed(trial.trial_id, log)
 
     def append(self, trial: Trial, results: list[dict[str, Any]]) -> None:
         """Add results to the trial's files; buffered until `flush`."""

@@ -103,6 +103,7 @@ class TrialLog:
         self._buffered = 0
         self._columns: list[str] | None = None  # of progress.csv
         self._own: list[str] = []  # the columns that come from each result
+        self._params_due = False
         self._replaced: set[str] = set()  # files that are written beside the present ones
         self.warnings: list[str] = []
         try:
@@ -141,12 +142,17 @@ class TrialLog:
         return cls(directory, static, offsets=offsets, events=events)
 
     def update_static(self, static: Mapping[str, Any]) -> None:
-        """Use other static values from the next result on (a new attempt's pid, a new config)."""
+        """Use other static values from the next result on (a new attempt's pid, a new config).
+
+        Raises:
+            StorageError: the new config could not be written; it is written with the next flush.
+        """
         config = self._static.get("config")
         self._set_static(static)
         if self._columns is not None:
             self._set_columns(self._columns, len(self._own))
         if _jsonable(static.get("config")) != _jsonable(config):
+            self._params_due = True
             self._write_params()
 
     def append(self, results: Iterable[Mapping[str, Any]], nested: Collection[str] = ()) -> None:
@@ -186,6 +192,8 @@ class TrialLog:
         Raises:
             StorageError: a file cannot be written. What was not written stays buffered.
         """
+        if self._params_due:
+            self._write_params()
         self._write_buffers(sync=sync)
         for name in list(self._replaced):
             path = self._path(name)
@@ -298,6 +306,7 @@ class TrialLog:
             os.replace(path + ".tmp", path)
         except OSError as error:
             raise storage_error(error, "cannot write", path, len(data)) from error
+        self._params_due = False
 
     def _write_out(self, name: str, data: bytes, sync: bool) -> None:
         path = self._path(name)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.trial_files import TrialFiles
+
+
+def trial() -> Trial:
+    return Trial(
+        trial_id="a_00000", index=0, tag="0_x=1", params=msgspec.msgpack.encode({"x": 1}), created_at=1_700_000_000.0
+    )
+
+
+class TestNewConfig:
+    def test_of_a_removed_folder_is_written_again(self, tmp_path: Path) -> None:
+        warnings: list[str] = []
+        files = TrialFiles(tmp_path, "train", lambda _id, message: warnings.append(message))
+        one = trial()
+        files.create(one)
+        shutil.rmtree(files.path(one))
+        one.set_config(msgspec.msgpack.encode({"x": 2}), one.tag)
+        files.attempt_started(one)
+        files.flush()
+        assert json.loads((files.path(one) / "params.json").read_text()) == {"x": 2}
+        assert len(warnings) == 1
+        assert "was removed" in warnings[0]
+
+    def test_without_room_is_written_when_there_is_some(self, tmp_path: Path) -> None:
+        warnings: list[str] = []
+        files = TrialFiles(tmp_path, "train", lambda _id, message: warnings.append(message))
+        one = trial()
+        files.create(one)
+        (files.path(one) / "params.json.tmp").mkdir()
+        one.set_config(msgspec.msgpack.encode({"x": 2}), one.tag)
+        files.attempt_started(one)
+        files.flush()
+        assert len(warnings) == 1
+        (files.path(one) / "params.json.tmp").rmdir()
+        files.flush()
+        assert json.loads((files.path(one) / "params.json").read_text()) == {"x": 2}
