@@ -474,7 +474,9 @@ class JournalReplica:
             self._folder.mkdir(exist_ok=True)
             for name in os.listdir(self._folder):
                 os.unlink(self._folder / name)
-            for name in os.listdir(incoming):
+            # Snapshots first, then the oldest segments: what a process leaves that dies here is a beginning, and the
+            # next one sees that more follows. That segments are missing before the first one it would not see.
+            for name in sorted(os.listdir(incoming), key=lambda name: (SEGMENT.fullmatch(name) is not None, name)):
                 os.rename(incoming / name, self._folder / name)
         finally:
             shutil.rmtree(incoming, ignore_errors=True)

@@ -1,5 +1,6 @@
 """The copy of an experiment in its storage, with a folder in the role of the storage."""
 
+import contextlib
 import os
 import threading
 import time
@@ -108,6 +109,37 @@ def test_pull_beside_a_snapshot_fetches_the_snapshot(tmp_path: Path, storage: Di
     changed = ChangedWhileRead(tmp_path / "storage", write_snapshot)
     assert Replica(tmp_path / "there", changed).pull()
     assert history(tmp_path / "there") == (b"after three", [])
+
+
+class KilledError(BaseException):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("renamed", [0, 1, 2, 3])
+def test_pull_killed_at_any_moment_is_begun_again(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    journal = journal_of(tmp_path / "here")
+    replica = Replica(tmp_path / "here", storage)
+    copy_each(journal, replica, range(2))
+    journal.write_snapshot(b"after two")
+    copy_each(journal, replica, range(2, 4))
+    journal.begin_segment()
+    copy_each(journal, replica, range(4, 6))
+    rename, listdir, left = os.rename, os.listdir, iter(range(renamed))
+
+    def rename_or_die(source: str, target: str) -> None:
+        if next(left, None) is None:
+            raise KilledError
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", lambda path: sorted(listdir(path), reverse=True))
+        patch.setattr(os, "rename", rename_or_die)
+        with contextlib.suppress(KilledError):
+            Replica(tmp_path / "there", storage).pull()
+    Replica(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (b"after two", [b"2", b"3", b"4", b"5"])
 
 
 def test_pull_from_a_storage_being_emptied_keeps_the_journal(tmp_path: Path, storage: DirectoryStorage) -> None:
