@@ -36,7 +36,7 @@ _MEMORY_NAMES = ("memory",)
 _UNCOUNTED = ("ephemeral-storage",)
 
 DEFAULT_CPU = 1.0
-"""What a trial that names no cpu gets."""
+"""What a trial that names no cpu gets, on a machine that has as much; else it gets all that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,22 @@ class Slots:
             f"ask for none; to use a GPU in each trial: {self.vocabulary.resource('gpu', 1)} (or 0.25 to share one)"
         )
 
+    def given(self, request: Mapping[str, float]) -> dict[str, float]:
+        """Return what a trial that asks for this has, for the account: a cpu even if it names none.
+
+        Args:
+            request: amounts by the names that users give; may be empty.
+        """
+        usual = {"CPU": "cpu", "GPU": "gpu"}
+        amounts = {usual.get(name, name): float(amount) for name, amount in request.items()}
+        return {"cpu": self._default_cpu, **amounts}
+
+    @property
+    def _default_cpu(self) -> float:
+        return min(DEFAULT_CPU, self.machine.cpus or DEFAULT_CPU)
+
     def _need(self, request: Mapping[str, float]) -> _Need:
-        cpu = _take(request, _CPU_NAMES, DEFAULT_CPU)
+        cpu = _take(request, _CPU_NAMES, self._default_cpu)
         gpu = _take(request, _GPU_NAMES, 0.0)
         if gpu > 1 and gpu != int(gpu):
             raise InvalidInputError(
@@ -266,17 +280,6 @@ class Slots:
             return dict.fromkeys(free[:count], _UNIT) if len(free) >= count else None
         room = [(left, index) for index, left in enumerate(self._gpus.values()) if left >= need]
         return {self.machine.gpus[min(room)[1]]: need} if room else None
-
-
-def given(request: Mapping[str, float]) -> dict[str, float]:
-    """Return what a trial that asks for this has, for the account: a cpu even if it names none.
-
-    Args:
-        request: amounts by the names that users give; may be empty.
-    """
-    usual = {"CPU": "cpu", "GPU": "gpu"}
-    amounts = {usual.get(name, name): float(amount) for name, amount in request.items()}
-    return {"cpu": DEFAULT_CPU, **amounts}
 
 
 def _units(amount: float) -> int:

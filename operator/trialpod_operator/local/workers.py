@@ -26,7 +26,7 @@ from trialpod_operator.engine.events import AnyEvent, AttemptEnded, AttemptStart
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.processes import ExitInfo, ProcessPool, describe_exit
-from trialpod_operator.local.slots import Slots, given
+from trialpod_operator.local.slots import Slots
 
 BUDGET_DELAY_S = 1.0
 """How long an attempt may take to report once a budget of the experiment is used up, before it gets SIGTERM."""
@@ -304,7 +304,7 @@ class Workers:
                     pid=request.pid,
                     hostname=request.hostname,
                     node_ip=request.node_ip,
-                    resources=given(worker.resources),
+                    resources=self._slots.given(worker.resources),
                 )
             )
         return AssignmentAnswer(assignment=self._shell.assignment(trial))

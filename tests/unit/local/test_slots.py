@@ -25,6 +25,19 @@ def test_cpus_are_given_out_and_taken_back() -> None:
     assert account.fits({"cpu": 4})
 
 
+def test_the_default_fits_on_a_machine_with_less_than_one_cpu() -> None:
+    account = slots(Machine(cpus=0.5, memory=2**30))
+    account.check({})
+    assert account.concurrency({}) == 1
+    assert account.given({}) == {"cpu": 0.5}
+    assert account.acquire("a", {}).cpus == 0.5
+    assert not account.fits({})
+    with pytest.raises(InvalidInputError, match=r"a trial asks for 1, this machine has 0\.5"):
+        account.check({"cpu": 1})
+    with pytest.raises(InvalidInputError, match="this machine has 0"):
+        slots(Machine(cpus=0, memory=2**30)).check({})
+
+
 def test_fractions_do_not_add_up_to_rounding_errors() -> None:
     account = slots()
     for index in range(40):
