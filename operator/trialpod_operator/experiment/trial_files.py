@@ -44,6 +44,14 @@ class _Batch(NamedTuple):
     results: list[dict[str, Any]]
 
 
+class _Failure(NamedTuple):
+    """A failure as ``error.txt`` has it; the head distinguishes it from the others."""
+
+    number: int
+    head: str
+    text: str
+
+
 class TrialFiles:
     """Keeps one `TrialLog` for each trial that has not ended. Owned by the experiment's `JournaledEngine`.
 
@@ -75,6 +83,7 @@ class TrialFiles:
         self._dirty: set[str] = set()
         self._unopened: dict[str, tuple[Trial, list[_Batch]]] = {}  # results of trials whose files are not open
         self._absent: dict[str, Trial] = {}  # trials whose files are not here yet
+        self._failures: dict[str, list[_Failure]] = {}  # of those, to be added when they are
         self.dirnames: dict[str, str] = {}
         self.resumed: dict[str, Offsets] = {}  # where files that are not open continue
 
@@ -124,7 +133,7 @@ class TrialFiles:
         return {trial_id: self._needed(trial) for trial_id, trial in self._absent.items()}
 
     def waiting(self) -> set[str]:
-        """Return the trials of which something waits for their files to be here: results, or their end."""
+        """Return the trials of which something waits for their files to be here: results, failures, or their end."""
         return self._absent.keys() & self._unopened.keys()
 
     def arrived(self, trial_ids: Iterable[str]) -> list[Trial]:
@@ -171,15 +180,12 @@ class TrialFiles:
         head = f"Failure # {number} (occurred at "
         moment = datetime.fromtimestamp(trial.decisions[-1].time if trial.decision_log else trial.ended_at)
         text = f"{head}{moment:%Y-%m-%d_%H-%M-%S}, attempt {trial.attempt})\n{trial.traceback or trial.error}\n"
-        path = self.path(trial)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if number > 1:
-                with contextlib.suppress(FileNotFoundError):
-                    text = (path / ERROR_FILE).read_text(errors="replace").partition(head)[0] + text
-            (path / ERROR_FILE).write_text(text, errors="backslashreplace")
-        except OSError as error:
-            self._complain(trial.trial_id, storage_error(error, "cannot write", path / ERROR_FILE, len(text)))
+        failure = _Failure(number, head, text)
+        if trial.trial_id in self._absent or trial.trial_id in self._failures:
+            self._unopened.setdefault(trial.trial_id, (trial, []))
+            self._failures.setdefault(trial.trial_id, []).append(failure)
+        else:
+            self._add_failure(trial, failure)
 
     def ended(self, trial: Trial) -> None:
         """Complete the files of a trial."""
@@ -235,6 +241,8 @@ class TrialFiles:
         for batch in waiting:
             self._add(log, batch, trial)
         self._add(log, _Batch(static_fields(trial), []), trial)
+        for failure in self._failures.pop(trial_id, []):
+            self._add_failure(trial, failure)
         return True
 
     def _add(self, log: TrialLog, batch: _Batch, trial: Trial) -> None:
@@ -247,10 +255,24 @@ class TrialFiles:
         except StorageError as error:  # they stay in its buffer
             self._complain(trial.trial_id, error)
 
+    def _add_failure(self, trial: Trial, failure: _Failure) -> None:
+        path, text = self.path(trial), failure.text
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if failure.number > 1:
+                with contextlib.suppress(FileNotFoundError):
+                    before = (path / ERROR_FILE).read_text(errors="replace")
+                    text = before.partition(failure.head)[0] + text
+            (path / ERROR_FILE).write_text(text, errors="backslashreplace")
+        except OSError as error:
+            self._complain(trial.trial_id, storage_error(error, "cannot write", path / ERROR_FILE, len(text)))
+
     def _needed(self, trial: Trial) -> list[str]:
         """Return the files without which a trial's cannot continue where they were."""
         names = [name for name, length in self.resumed.get(trial.trial_id, {}).items() if length]
-        return [f"{self.path(trial).name}/{name}" for name in ([*names, PARAMS_FILE] if names else [])]
+        names += [PARAMS_FILE] if names else []
+        names += [ERROR_FILE] if trial.failures else []
+        return [f"{self.path(trial).name}/{name}" for name in names]
 
     def _flushed(self, trial_id: str, log: TrialLog | None) -> bool:
         """Flush the files of a trial; return whether all is written."""

@@ -43,3 +43,33 @@ class TestNewConfig:
         (files.path(one) / "params.json.tmp").rmdir()
         files.flush()
         assert json.loads((files.path(one) / "params.json").read_text()) == {"x": 2}
+
+
+class TestFailures:
+    def test_of_an_earlier_operator_are_kept(self, tmp_path: Path) -> None:
+        bucket, here = tmp_path / "bucket", tmp_path / "here"
+        one = trial()
+        before = TrialFiles(bucket, "train")
+        before.create(one)
+        one.failures, one.error = 1, "the first"
+        before.failed(one)
+        before.close()
+
+        def fetch(keys: list[str]) -> None:
+            for key in keys:
+                if (bucket / key).exists():
+                    (here / key).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(bucket / key, here / key)
+
+        files = TrialFiles(here, "train", fetch=fetch)
+        files.resume([one])
+        one.failures, one.error = 2, "the second"
+        files.failed(one)  # in a record after the snapshot
+        assert files.waiting() == {one.trial_id}
+        fetch(files.absent()[one.trial_id])
+        files.arrived([one.trial_id])
+        one.failures, one.error = 3, "the third"
+        files.failed(one)
+        text = (files.path(one) / "error.txt").read_text()
+        lines = [line.partition(" (")[0] for line in text.splitlines()]
+        assert lines == ["Failure # 1", "the first", "Failure # 2", "the second", "Failure # 3", "the third"]
