@@ -59,7 +59,7 @@ class TrialFiles:
         directory: the experiment's.
         trainable_name: for the names of the trials' directories.
         warn: takes a trial's id, and what is wrong with its files, in one sentence.
-        host: for the names of event files.
+        host: for the names of event files; with `fetch` they name no host, as the trials move from one to another.
         fetch: brings files that are not here, by their paths in `directory`, from where they are kept; None where all
             of them are here.
     """
@@ -75,7 +75,8 @@ class TrialFiles:
         self._directory = directory
         self._trainable_name = trainable_name
         self._warn = warn
-        self._host = host or socket.gethostname()
+        # A process on another host, where the records begin the files again, replaces the one in the storage.
+        self._host = "trialpod" if fetch is not None else host or socket.gethostname()
         self._fetch = fetch
         self._warned: set[str] = set()
         self._logs: dict[str, TrialLog] = {}

@@ -48,6 +48,18 @@ def test_moved_trial_leaves_no_second_event_file(tmp_path: Path) -> None:
     assert written(tmp_path) == ["events.out.tfevents.1600000000.mine", "events.out.tfevents.1700000000.second"]
 
 
+def test_operators_on_different_hosts_write_one_event_file(tmp_path: Path) -> None:
+    names = []
+    for host in ("first", "second"):
+        files = TrialFiles(tmp_path / host, "train", host=host, fetch=lambda _keys: None)
+        files.create(TRIAL, replayed=host == "second")
+        files.append(TRIAL, [RESULT])
+        files.arrived(files.absent())
+        files.close()
+        names += written(tmp_path / host)
+    assert names == ["events.out.tfevents.1700000000.trialpod"] * 2
+
+
 def test_without_the_package_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_files, "crc32c", lambda: None)
     run(tmp_path, "first")
