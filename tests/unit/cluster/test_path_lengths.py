@@ -23,7 +23,7 @@ import trialpod
 import trialpod_operator
 
 ROOTS = tuple(str(Path(package.__file__ or "").parent) + os.sep for package in (trialpod, trialpod_operator))
-MAX_HOT = 44
+MAX_HOT = 45
 """Of a report, until the event is in the journal and the engine has answered."""
 
 MAX_REPORT = 82

@@ -129,9 +129,9 @@ class Assignments:
         """
         pod = self._pods.cache.pod(self._pods.key, caller.pod_name)
         binding = self._pods.bindings.get(trial_id)
-        if pod is not None and binding is not None and caller.pod_name == self._pods.pod_name(binding):
-            if self._pods.own_pod(binding) is None:
-                return f"the attempt began in an earlier pod named {caller.pod_name}, which is gone"
+        named = pod is not None and binding is not None and caller.pod_name == self._pods.pod_name(binding)
+        if named and binding is not None and self._pods.own_pod(binding) is None:
+            return f"the attempt began in an earlier pod named {caller.pod_name}, which is gone"
         which = pod_key(pod) if pod is not None else None
         if pod is None or which is None or pod["metadata"].get("uid") != caller.pod_uid:
             return self.permits(caller, trial_id)

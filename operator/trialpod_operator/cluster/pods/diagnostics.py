@@ -212,7 +212,8 @@ class AttemptEndings:
                 continue
             binding.asked_at = now
             asked = True
-            if await self._pods.work.refresh_pod(self._pods.pod_name(binding)):
+            exists = await self._pods.work.refresh_pod(self._pods.pod_name(binding))
+            if exists and (not binding.assigned or self._pods.own_pod(binding) is not None):
                 continue
             if pod is not None:
                 self._pods.cache.update_pod(pod, deleted=True)
