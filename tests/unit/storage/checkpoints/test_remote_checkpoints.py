@@ -211,7 +211,7 @@ def test_pack_whose_answer_was_lost_is_replaced(make, storage, tmp_path):
     folder.mkdir()
     for number in range(100):
         (folder / f"file{number:03d}").write_bytes(os.urandom(1000))
-    store = make(packing=Packing(more_than=10, below_bytes=2000, pack_bytes=40_000))
+    store = make(packing=Packing(more_than=10, below_bytes=2000, pack_bytes=200_000))
     storage.after = fail_on("put_file", "pack", times=2)
     store.snapshot(0, folder)
     for _ in range(2):
