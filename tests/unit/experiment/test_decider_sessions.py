@@ -47,7 +47,7 @@ class Slow(Searcher):
         self.during("complete")
 
     def during(self, call: str) -> None:
-        from test_decider_process import HOOKS  # not those of the pickle
+        from test_decider_sessions import HOOKS  # not those of the pickle
 
         HOOKS.get(call, lambda: None)()
 
@@ -108,8 +108,10 @@ async def loaded(directory: Path, monkeypatch: pytest.MonkeyPatch, pass_time: Ca
     world = World(request(search_alg=Slow(), num_samples=3, max_concurrent=3), directory, lambda _c, _i: 1.0, 8)
     world.start()
     assert world.decider is not None
-    while len(world.attempts) < 3:
+    for _ in range(1000):
         await world.decider.step()
+        if len(world.attempts) == 3:
+            break
     world.kill_decider()
     clock, line = Clock(), Line(world)
     monkeypatch.setattr(process, "ReportClient", lambda *_args, **_given: line)
