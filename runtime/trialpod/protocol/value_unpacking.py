@@ -1,7 +1,7 @@
 """Reads what `trialpod.protocol.value_packing` writes, opening the user's objects or leaving them closed.
 
 Invariants: closed values are read without NumPy and without running anything of the user's, whatever bytes they
-consist of; what is damaged is a `msgspec.ValidationError`.
+consist of, in time and memory that grow with their number; what is damaged is a `msgspec.ValidationError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from trialpod.errors import InvalidInputError
 TYPED = 2
 """Code of the extension: MessagePack of [kind, parts...]."""
 
+MAX_INTEGER_BYTES = 1000
+"""Length of an integer from which on a Fraction or a range stays closed: arithmetic takes time with its square."""
+
+MAX_UNEVEN = 100
+"""Maximum number of members of an open set, and keys of a dict, whose hashes may all be equal on purpose."""
+
 _PICKLED = ("pickle", "number")
+_OF_ITEMS = frozenset({"tuple", "set", "frozenset", "dict", "OrderedDict"})
+_EVEN = frozenset({str, bytes, bool, float, type(None)})
 
 
 class Opaque:
@@ -34,6 +42,8 @@ class Opaque:
         kind, *parts = msgspec.msgpack.decode(self.data, ext_hook=closed)
         if kind in _PICKLED:
             return parts[0] if parts[1] is None else parts[1]
+        if kind in _MAKE:
+            return f"<{kind} of {len(parts[0])} items>" if kind in _OF_ITEMS else f"<{kind}>"
         return _plain_of_numpy(kind, parts)
 
     def __repr__(self) -> str:
@@ -90,7 +100,7 @@ def _read_closed(code: int, data: memoryview, hook: Callable[[int, memoryview], 
     make = _MAKE.get(kind)
     try:
         if make is not None:
-            return make(*parts)
+            return OpaqueValue(bytes(data)) if _is_costly(kind, parts) else make(*parts)
         plain = _checked_plain(kind, parts)
     except (TypeError, ValueError, ArithmeticError, AttributeError, IndexError, struct.error) as error:
         raise msgspec.ValidationError(f"a value of the kind {kind!r:.40} is damaged: {error}") from error
@@ -110,6 +120,29 @@ def _parts_of(data: Any, hook: Callable[[int, memoryview], Any]) -> tuple[str, l
     if type(found) is not list or not found or type(found[0]) is not str:
         raise msgspec.ValidationError("an extension value has no kind")
     return found[0], found[1:]
+
+
+def _is_costly(kind: str, parts: list[Any]) -> bool:
+    """Return whether a value made of these parts could take time with the square of their size.
+
+    Raises:
+        TypeError, ValueError: they are not its parts; a range instead of a list could be any number of items.
+    """
+    if kind in _OF_ITEMS:
+        (items,) = parts
+        if type(items) is not list:
+            raise TypeError("its items are not a list")
+        if kind == "tuple" or len(items) <= MAX_UNEVEN:
+            return False
+        keys = items if kind.endswith("set") else [key for key, _ in items]
+        return sum(not _hashes_evenly(key) for key in keys) > MAX_UNEVEN
+    return kind in ("Fraction", "range") and any(len(part) > MAX_INTEGER_BYTES for part in parts)
+
+
+def _hashes_evenly(key: Any) -> bool:
+    """Return whether few values of its type have the same hash, also if they are chosen for that."""
+    kind = key.__class__
+    return kind in _EVEN or (kind is int and -(2**63) <= key < 2**64)
 
 
 def _checked_plain(kind: str, parts: list[Any]) -> Any:

@@ -47,6 +47,17 @@ from trialpod.protocol.values import (
 )
 
 
+def typed(*parts: Any) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(2, msgspec.msgpack.encode(list(parts)))
+
+
+ENDLESS = typed("range", b"\0", (10**12).to_bytes(6, "big"), b"\1")
+"""A few bytes that are many items when something takes them one by one."""
+
+EQUAL_HASHES = [typed("int", (number * (2**61 - 1)).to_bytes(11, "big")) for number in range(60_000)]
+"""A set of these takes time with the square of their number."""
+
+
 class Estimator:
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -260,6 +271,17 @@ class TestOperator:
         assert readable(closed) == {"x": [[0, 1, 2], [3, 4, 5]], "f": [[1, 2], [3, 4]], "d": {"a": 1, "b": [2]}}
         assert repr(closed) == "{'x': <ndarray 2x3 f8>, 'f': <ndarray 2x2 i8>, 'd': Data(a=1, b=(2,))}"
 
+    def test_leaves_closed_what_could_take_long(self) -> None:
+        big = {(number, "x") for number in range(200)}
+        config = {"s": big, "d": dict.fromkeys(big), "f": fractions.Fraction(2**9000, 3), "n": set(range(200))}
+        data = params_encoder.encode(config)
+        closed = opaque_decoder.decode(data)
+        assert [isinstance(value, OpaqueValue) for value in closed.values()] == [True, True, True, False]
+        assert repr(closed["s"]) == "<set of 200 items>"
+        assert readable(closed)["f"] == "<Fraction>"
+        assert params_encoder.encode(closed) == data
+        assert params_decoder.decode(data) == config
+
     @given(st.binary(max_size=60), st.sampled_from([1, 2, 3]))
     @example(msgspec.msgpack.encode(["bytearray", 2**40]), 2)
     @example(msgspec.msgpack.encode(["set", [[1]]]), 2)
@@ -268,6 +290,15 @@ class TestOperator:
     @example(msgspec.msgpack.encode(["path", "Popen", "ls"]), 2)
     @example(msgspec.msgpack.encode(["pickle", None, None, None]), 2)
     @example(msgspec.msgpack.encode(["unknown"]), 2)
+    @example(msgspec.msgpack.encode(["tuple", ENDLESS]), 2)
+    @example(msgspec.msgpack.encode(["set", ENDLESS]), 2)
+    @example(msgspec.msgpack.encode(["frozenset", ENDLESS]), 2)
+    @example(msgspec.msgpack.encode(["dict", ENDLESS]), 2)
+    @example(msgspec.msgpack.encode(["OrderedDict", ENDLESS]), 2)
+    @example(msgspec.msgpack.encode(["range", b"\1" * 2_000_000]), 2)
+    @example(msgspec.msgpack.encode(["Fraction", b"\1" * 2_000_000, b"\1" * 1_999_999]), 2)
+    @example(msgspec.msgpack.encode(["set", EQUAL_HASHES]), 2)
+    @example(msgspec.msgpack.encode(["OrderedDict", [[key, 0] for key in EQUAL_HASHES]]), 2)
     def test_damaged_value_is_a_validation_error(self, payload: bytes, code: int) -> None:
         raw = msgspec.msgpack.encode({"x": msgspec.msgpack.Ext(code, payload)})
         try:
