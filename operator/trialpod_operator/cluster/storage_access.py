@@ -110,6 +110,7 @@ def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules
     _check_capabilities(storage)
     if rules.managed(storage):
         storage = _within(storage, default)
+        _check_pickle(experiment, default)
     elif storage.scoped_credentials is not None and not storage.credentials_secret:
         raise StorageProblemError(
             Reason.SCOPED_CREDENTIALS_NEED_SECRET,
@@ -123,6 +124,11 @@ def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules
 
 def _check_capabilities(storage: StorageSpec) -> None:
     """Refuse a storage that cannot serve an experiment in a cluster."""
+    if "?" in storage.uri:  # a server in it would be that of the bucket for the whole process, for all experiments
+        raise StorageProblemError(
+            Reason.INVALID_SPEC,
+            f"spec.storage.uri is {storage.uri}, with a query; in a cluster, the server is in spec.storage.endpoint",
+        )
     try:
         found = storage_class(storage.uri)
     except StorageError as error:
@@ -163,6 +169,22 @@ def _within(storage: StorageSpec, default: StorageSpec | None) -> StorageSpec:
             f"{default.endpoint or 'Amazon S3'}; leave it out, or name a Secret of your own by credentialsSecret",
         )
     return msgspec.structs.replace(storage, endpoint=default.endpoint)
+
+
+def _check_pickle(experiment: TuneExperiment, default: StorageSpec | None) -> None:
+    """Refuse a pickled Trainable outside what the operator's keys are used for: trials get keys that read it."""
+    assert default is not None  # `OperatorOptions` ensures it
+    pickle = experiment.spec.trainable.pickle
+    if pickle is None:
+        return
+    allowed = f"{default.uri.rstrip('/')}/"
+    key = pickle.uri.removeprefix(allowed)
+    if key == pickle.uri or "?" in key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise StorageProblemError(
+            Reason.STORAGE_NOT_ALLOWED,
+            f"spec.trainable.pickle.uri is {pickle.uri}, and the operator's keys open only what is below {allowed} "
+            "for this namespace; store it there, or name a Secret of your own by spec.storage.credentialsSecret",
+        )
 
 
 def secret_data(storage: StorageSpec, secret: Mapping[str, Any] | None) -> dict[str, bytes]:

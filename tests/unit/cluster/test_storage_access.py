@@ -9,6 +9,7 @@ from cluster_objects import experiment
 
 from trialpod.errors import InvalidInputError
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import (
     StorageProblemError,
@@ -75,6 +76,51 @@ def test_the_operators_own_keys_open_only_the_namespaces_prefix(uri: str, allowe
     else:
         with pytest.raises(StorageProblemError, match="open only s3://tune/team"):
             with_storage(wanted, "team", OWN)
+
+
+def pickled(uri: str) -> dict[str, str]:
+    return {"uri": uri, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("uri", "allowed"),
+    [
+        ("s3://tune/team/digits/.trialpod/trainable-0.pkl", True),
+        ("s3://tune/team/shared/code.pkl", True),
+        ("s3://tune/b/exp/.trialpod/x", False),
+        ("s3://tune/teams/x", False),
+        ("s3://tune/team", False),
+        ("s3://tune/team/../b/exp/x", False),
+        ("s3://tune/team//x", False),
+        ("s3://tune/team/x?endpoint_override=mine", False),
+        ("s3://other/team/digits/x", False),
+    ],
+)
+def test_operators_keys_open_pickles_of_the_namespace_only(uri: str, allowed: bool) -> None:
+    for storage in (None, {"uri": "s3://tune/team/mine"}):
+        wanted = experiment(trainable={"pickle": pickled(uri)}, **({"storage": storage} if storage else {}))
+        if allowed:
+            assert with_storage(wanted, "team", OWN).spec.trainable.pickle is not None
+            continue
+        with pytest.raises(StorageProblemError, match=r"trainable\.pickle\.uri .* below s3://tune/team") as caught:
+            with_storage(wanted, "team", OWN)
+        assert caught.value.reason == Reason.STORAGE_NOT_ALLOWED
+
+
+def test_own_keys_open_a_pickle_anywhere() -> None:
+    wanted = experiment(
+        trainable={"pickle": pickled("s3://code/x")}, storage={"uri": "s3://b/p", "credentialsSecret": "k"}
+    )
+    assert with_storage(wanted, "team", OWN) is wanted
+
+
+@pytest.mark.parametrize("secret", [{}, {"credentialsSecret": "mine"}])
+def test_no_manifest_moves_a_bucket_to_another_server(secret: dict[str, str]) -> None:
+    """The server in a URI's query would hold for all experiments of that bucket."""
+    wanted = experiment(storage={"uri": "s3://tune/team/?endpoint=http://mine&region=x", **secret})
+    with pytest.raises(StorageProblemError, match=r"spec\.storage\.endpoint") as caught:
+        with_storage(wanted, "team", OWN)
+    assert caught.value.reason == Reason.INVALID_SPEC
 
 
 def test_default_storage_is_the_namespaces_prefix() -> None:
