@@ -18,6 +18,7 @@ VALUES = {
     "admissionPolicy.serviceAccounts": ["default", "trainer"],
     "admissionPolicy.priorityClasses": ["batch"],
     "admissionPolicy.imagePrefixes": ["docker.io/trialpod/", "registry.example/"],
+    "admissionPolicy.unjudgedKinds": [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"}],
     "admissionPolicy.budgets": {"maxTrialHours": 500, "maxGpuHours": 40.5},
 }
 
@@ -93,6 +94,57 @@ def test_template_beyond_limits_is_refused_with_field(judged: Cluster, pod: dict
 def test_the_image_of_the_experiment_counts_too(judged: Cluster) -> None:
     assert "images begin with" in tried(judged, image="evil.example/x:1")
     assert "created (server dry run)" in tried(judged, image="registry.example/x:1")
+
+
+def test_the_image_of_the_decider_counts_too(judged: Cluster) -> None:
+    decider = {"searchAlgorithm": {"entrypoint": "own:Search"}}
+    assert "images begin with" in tried(judged, decider={**decider, "image": "evil.example/x:1"})
+    assert "created (server dry run)" in tried(judged, decider={**decider, "image": "registry.example/x:1"})
+
+
+def resource(spec: Any, kind: str = "Job", api_version: str = "batch/v1") -> dict[str, Any]:
+    return {"template": {"apiVersion": api_version, "kind": kind, "spec": spec}}
+
+
+def job(pod: Any) -> dict[str, Any]:
+    return resource({"template": {"spec": pod}})
+
+
+ANY = "${trialParameters.x:json}"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (job({**trial(), "volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), "volumes: hostPath reaches"),
+        (job(context(privileged=True)), "spec.trialResource.template.spec.template.spec.containers.securityContext"),
+        (job(context(privileged=ANY)), "privileged and hostProcess are not allowed; remove"),
+        (job(context(runAsUser=0)), "use an image with a numeric USER"),
+        (job(context(runAsUser=ANY)), "use an image with a numeric USER"),
+        (job(trial(securityContext=ANY)), "a placeholder is not allowed in place of a part"),
+        (job({**trial(), "volumes": [ANY]}), "a placeholder is not allowed in place of a part"),
+        (resource({"template": ANY}), "a placeholder is not allowed in place of a part"),
+        (job(trial(image="evil.example/x")), "evil.example/x is not allowed; images begin with"),
+        (resource({}, "JobSet", "jobset.x-k8s.io/v1alpha2"), "what a JobSet of jobset.x-k8s.io/v1alpha2 asks for"),
+    ],
+    ids=lambda part: json.dumps(part)[:90] if isinstance(part, dict) else "",
+)
+def test_resource_of_trials_beyond_limits_is_refused(judged: Cluster, wanted: dict[str, Any], words: str) -> None:
+    said = tried(judged, trialResource=wanted)
+    assert words in said, said
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        job(trial(image="registry.example/x", args=["${trialParameters.x}"])),
+        job(context(runAsUser=1000, privileged=False)),
+        resource({"nprocPerNode": "1"}, "PyTorchJob", "kubeflow.org/v1"),
+    ],
+    ids=json.dumps,
+)
+def test_an_ordinary_resource_of_trials_passes(judged: Cluster, wanted: dict[str, Any]) -> None:
+    assert "created (server dry run)" in tried(judged, trialResource=wanted)
 
 
 GPU = {"resources": {"nvidia.com/gpu": 1}}

@@ -92,6 +92,23 @@ def test_templates_use_values_that_exist_and_every_value_is_used() -> None:
     assert {path.partition(".")[0] for path in used} == set(VALUES)
 
 
+def test_policy_judges_all_images_and_pod_templates_of_a_spec() -> None:
+    """A field of the manifest that brings an image or a pod template needs a line in the policy."""
+    crd = yaml.safe_load((ROOT / "crds" / "trialpod.dev_tuneexperiments.yaml").read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+    def paths(schema: dict[str, Any], path: str) -> Iterator[str]:
+        for name, part in schema.get("properties", {}).items():
+            if name in ("image", "template"):
+                yield f"{path}.{name}"
+            yield from paths(part, f"{path}.{name}")
+
+    judged = TEMPLATES["admissionpolicy.yaml"].replace(".?", ".")
+    found = list(paths(spec, "object.spec"))
+    assert len(found) == 4
+    assert [path for path in found if path not in judged] == []
+
+
 def test_operator_has_no_wildcard_and_lists_no_secrets() -> None:
     for text in TEMPLATES.values():
         assert not re.search(r"(apiGroups|resources|verbs):.*\*", text)
