@@ -298,7 +298,7 @@ class Kube(ApiServer):
                 f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
                 "or set KUBECONFIG"
             ) from error
-        configuration.connection_pool_maxsize = PARALLEL + sum(DEDICATED_LIMITS.values()) + MAX_LOG_REQUESTS
+        configuration.connection_pool_maxsize = 0  # none: rooms limit requests, and each namespace has watches
         configuration.retries = 0
         # With trust_env aiohttp reads .netrc before each request, which only a proxy's password could need.
         configuration.client_session_kwargs = {"trust_env": bool(getproxies())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +122,18 @@ class TestObjectWatch:
         assert follow(server, bool)[1] == pytest.approx(20.0, abs=0.2)
 
 
-def test_real_watch_shows_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = HttpApi()
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpApi]:
+    """A server that `Kube.connect` finds."""
+    made = HttpApi()
     location = "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # read from KUBECONFIG at import
-    monkeypatch.setattr(location, str(server.kubeconfig(tmp_path)))
+    monkeypatch.setattr(location, str(made.kubeconfig(tmp_path)))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    yield made
+    made.close()
+
+
+def test_real_watch_shows_each_change(server: HttpApi) -> None:
     labels = {MANAGED_BY_LABEL: MANAGER}
     server.create(COLLECTION, {"metadata": {"name": "before", "labels": labels}})
     shown: list[tuple[str, bool]] = []
@@ -145,8 +152,21 @@ def test_real_watch_shows_each_change(tmp_path: Path, monkeypatch: pytest.Monkey
         await asyncio.wait([task])
         await kube.close()
 
-    try:
-        asyncio.run(test())
-    finally:
-        server.close()
+    asyncio.run(test())
     assert shown[:2] == [("before", False), ("after", False)]
+
+
+def test_watches_of_many_namespaces_delay_no_request(server: HttpApi) -> None:
+    async def test() -> None:
+        kube = await Kube.connect()
+        collections = [make(f"team-{number}") for number in range(40) for make in (paths.pods, paths.trials)]
+        watches = [ObjectWatch(kube, each, OURS, lambda _each, _deleted: None) for each in collections]
+        tasks = [asyncio.ensure_future(watch.run()) for watch in watches]
+        await until(lambda: all(watch.listed.is_set() for watch in watches), 20.0)
+        assert await asyncio.wait_for(kube.list(paths.leases("team")), 20.0) == []
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await kube.close()
+
+    asyncio.run(test())
