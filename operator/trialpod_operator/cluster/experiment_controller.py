@@ -829,6 +829,8 @@ class ExperimentController:
         experiment = self._experiment
         if experiment is None or experiment.spec.ttl_seconds_after_finished is None or self.open:
             return None
+        if self._refused is not None or not self._writer.finished_as_observed(item):
+            return None  # it was asked to continue, and has not yet
         completed = self._writer.completed_at(item)
         if completed is None:
             return None

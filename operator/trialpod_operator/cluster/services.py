@@ -123,9 +123,14 @@ class Services:
 
         async def delete() -> None:
             try:
-                await self.kube.delete(paths.experiments(namespace), name, uid=uid)
+                there = await self.kube.delete(paths.experiments(namespace), name, uid=uid)
             except ApiError as error:
                 logger.warning("%s could not be deleted after its time to live: %s", key, error)
+                return
+            item = self.cache.experiments.get(key)
+            if not there and item is not None and item["metadata"].get("uid") == uid:
+                self.cache.update_experiment(item, deleted=True)  # the watch has missed its deletion
+                self.enqueue(key)
 
         task = asyncio.ensure_future(delete())
         task.add_done_callback(lambda done: done.exception())

@@ -189,3 +189,57 @@ class TestDeletedBeforeItsFirstWrite:
             world.check_results()
 
         play(scenario)
+
+
+class TestTimeToLive:
+    def test_deletes_what_is_over(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(storage=STORAGE, ttlSecondsAfterFinished=3600)
+            await world.until_over()
+            await asyncio.sleep(3300.0)
+            assert world.experiment
+            await until(lambda: not world.experiment, 400.0)
+            assert world.storage.values == {}
+
+        play(scenario)
+
+    @pytest.mark.parametrize("request_of", ["numSamples", "retry"])
+    def test_spares_what_is_asked_to_continue(self, play: Play, request_of: str) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(storage=STORAGE, ttlSecondsAfterFinished=3600)
+            await world.until_over()
+            world.storage.before = unavailable
+            if request_of == "numSamples":
+                await world.change(numSamples=4)
+            else:
+                body = {"metadata": {"annotations": {"trialpod.dev/retry": "1"}}}
+                await world.client.patch(paths.experiments("team"), "digits", body)
+            await asyncio.sleep(7200.0)
+            assert "deletionTimestamp" not in world.experiment["metadata"]
+            world.storage.before = lambda name, key: None
+            await until(lambda: not world.experiment, 8000.0)
+
+        play(scenario)
+
+    def test_spares_what_was_changed_to_something_invalid(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(storage=STORAGE, ttlSecondsAfterFinished=3600)
+            await world.until_over()
+            await world.change(numSamples=-4)
+            await asyncio.sleep(7200.0)
+            assert "deletionTimestamp" not in world.experiment["metadata"]
+
+        play(scenario)
+
+    def test_forgets_what_was_deleted_without_news(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(ttlSecondsAfterFinished=3600)
+            await world.until_over()
+            world.operator.watch.lose = lambda plural, item: plural == "tuneexperiments"
+            await delete(world)
+            deletions = world.api.counts["DELETE tuneexperiments"]
+            await asyncio.sleep(7200.0)
+            assert world.api.counts["DELETE tuneexperiments"] == deletions + 1
+            assert world.operator.controller.own_experiments() == {}
+
+        play(scenario)
