@@ -6,6 +6,7 @@ consist of, in time and memory that grow with their number; what is damaged is a
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ MAX_UNEVEN = 100
 """Maximum number of members of an open set, and keys of a dict, whose hashes may all be equal on purpose."""
 
 _PICKLED = ("pickle", "number")
+_MAX_AXES = 64  # of an array of NumPy
+_MAX_LISTED = 800_000  # bytes of an array, and items of the lists that show it
 _OF_ITEMS = frozenset({"tuple", "set", "frozenset", "dict", "OrderedDict"})
 _EVEN = frozenset({str, bytes, bool, float, type(None)})
 
@@ -161,6 +164,8 @@ def _checked_plain(kind: str, parts: list[Any]) -> Any:
         dtype, shape, order, raw = parts
         if type(dtype) is not str or type(shape) is not list or order not in ("C", "F") or type(raw) is not bytes:
             raise ValueError("it has no contents")
+        if len(shape) > _MAX_AXES:
+            raise ValueError(f"it has {len(shape)} axes")
         size = int(dtype[2:].partition("[")[0])
         for length in shape:
             if type(length) is not int or length < 0:
@@ -177,7 +182,8 @@ def _plain_of_numpy(kind: str, parts: list[Any]) -> Any:
         return parts[2]
     dtype, shape, order, raw = parts
     code = _STRUCT_CODES.get(dtype[1:])
-    if code is None or len(raw) > 8 * 100_000:
+    lists = math.prod(length or 1 for length in shape) * len(shape)  # at most, and their items
+    if code is None or len(raw) > _MAX_LISTED or lists > _MAX_LISTED:
         return f"<ndarray {'x'.join(str(length) for length in shape) or 'scalar'} {dtype[1:]}>"
     byte_order = ">" if dtype[0] == ">" else "<"
     items = [item[0] for item in struct.iter_unpack(byte_order + code, raw)] if raw else []

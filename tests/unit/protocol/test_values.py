@@ -297,6 +297,8 @@ class TestOperator:
     @example(msgspec.msgpack.encode(["OrderedDict", ENDLESS]), 2)
     @example(msgspec.msgpack.encode(["range", b"\1" * 2_000_000]), 2)
     @example(msgspec.msgpack.encode(["Fraction", b"\1" * 2_000_000, b"\1" * 1_999_999]), 2)
+    @example(msgspec.msgpack.encode(["array", "<f8", [10**12, 0], "C", b""]), 2)
+    @example(msgspec.msgpack.encode(["array", "<f8", [2**62] * 200_000, "C", b""]), 2)
     @example(msgspec.msgpack.encode(["set", EQUAL_HASHES]), 2)
     @example(msgspec.msgpack.encode(["OrderedDict", [[key, 0] for key in EQUAL_HASHES]]), 2)
     def test_damaged_value_is_a_validation_error(self, payload: bytes, code: int) -> None:
