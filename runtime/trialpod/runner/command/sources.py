@@ -1,16 +1,19 @@
 """Metrics that a command writes to files, or shows on a page, instead of its output.
 
 Invariants: what was there before the attempt began counts for an earlier one and is not read again; every whole line
-or record after that is read once. Memory is bounded by the largest line or record, not by the file.
+or record after that is read once. Memory is bounded by the largest line or record, not by the file: when a program
+rewrites a file, lines of before are known again in its first 4 MiB.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from ipaddress import ip_address
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -26,8 +29,10 @@ from trialpod.tune.command.metrics.text import Number
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 4 * 1024 * 1024
-_TAIL_BYTES = 256
+_TAIL_BYTES = 4096
 _REMEMBERED_LINES = 1000
+_FIRST_LINES = 100_000
+_HISTORY_LINES = 100
 _SCRAPE_TIMEOUT_S = 2.0
 
 Found = tuple[dict[str, Number], int | None]
@@ -47,6 +52,9 @@ class Source(Protocol):
 class GrowingFile:
     """New lines of a file that grows, or is rewritten with old lines in front.
 
+    A rewritten file may be read while the program still writes it: one that has only lines of before, and fewer, is
+    left alone until it has more, or did not change from one call to the next, and so was begun again.
+
     Args:
         path: the file; it need not exist yet.
         skip: whether what is in it now is passed over.
@@ -54,19 +62,40 @@ class GrowingFile:
 
     def __init__(self, path: str, *, skip: bool) -> None:
         self.path = path
-        self._offset = 0
-        self._tail = b""
-        self._recent: deque[bytes] = deque(maxlen=_REMEMBERED_LINES)
+        self._forget()
+        self._held: int | None = None  # the hash of a file that may still be written
         if skip:
             for _ in self.lines(last=False):
                 pass
+
+    def _forget(self) -> None:
+        self._offset = 0
+        self._tail = b""
+        # Of the lines that were read: how many, and the hashes of the first and of the last ones.
+        self._count = 0
+        self._first = array("q")
+        self._recent: deque[int] = deque(maxlen=_REMEMBERED_LINES)
 
     def lines(self, *, last: bool) -> Iterator[str]:
         """Yield whole lines that have come; with `last` also one without an end."""
         try:
             with open(self.path, "rb") as file:
                 if self._was_rewritten(file.fileno()):
-                    yield from self._merge(file.read(_READ_BYTES))
+                    data = file.read(_READ_BYTES)
+                    content = hash(data)
+                    if not last or len(data) == _READ_BYTES:
+                        data = data[: data.rfind(b"\n") + 1]
+                    lines = data.splitlines()
+                    hashes = [hash(line) for line in lines]
+                    if not last and content != self._held and self._may_be_unfinished(hashes):
+                        self._held = content
+                        return
+                    known = self._known(hashes)
+                    self._forget()
+                    self._remember(hashes)
+                    self._advance(data)
+                    yield from _texts(lines[known:])
+                self._held = None
                 file.seek(self._offset)
                 while data := file.read(_READ_BYTES):
                     end = data.rfind(b"\n") + 1
@@ -74,7 +103,9 @@ class GrowingFile:
                         end = len(data)
                     if not end:
                         return
-                    yield from self._take(data[:end].splitlines())
+                    lines = data[:end].splitlines()
+                    self._remember([hash(line) for line in lines])
+                    yield from _texts(lines)
                     self._advance(data[:end])
                     file.seek(self._offset)
         except (FileNotFoundError, NotADirectoryError, PermissionError, IsADirectoryError):
@@ -86,26 +117,40 @@ class GrowingFile:
         at = self._offset - len(self._tail)
         return os.fstat(descriptor).st_size < self._offset or os.pread(descriptor, len(self._tail), at) != self._tail
 
-    def _merge(self, data: bytes) -> Iterator[str]:
-        """Take the lines of a rewritten file that come after those that were read before."""
-        data = data[: data.rfind(b"\n") + 1]
-        lines, recent = data.splitlines(), list(self._recent)
-        common = next(
-            (size for size in range(min(len(lines), len(recent)), 0, -1) if recent[-size:] == lines[:size]), 0
+    def _may_be_unfinished(self, lines: list[int]) -> bool:
+        """Return whether a file has fewer lines than before, and only such that were there before."""
+        size = len(lines)
+        if size >= self._count:
+            return False
+        recent = list(self._recent)
+        return lines[: len(self._first)] == self._first[:size].tolist() or any(
+            recent[at : at + size] == lines for at in range(len(recent) - size + 1)
         )
-        yield from self._take(lines[common:])
-        self._offset, self._tail = 0, b""
-        self._advance(data)
 
-    def _take(self, lines: list[bytes]) -> Iterator[str]:
-        for line in lines:
-            self._recent.append(line[:_TAIL_BYTES])
-            if text := decode(line[:MAX_LINE_BYTES]):
-                yield text
+    def _known(self, lines: list[int]) -> int:
+        """Return how many lines of a rewritten file, from its first one on, were read before."""
+        recent = list(self._recent)
+        for size in range(min(len(lines), len(recent)), 0, -1):
+            if recent[-size:] == lines[:size]:
+                return size
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(lines, self._first, strict=False)))
+        # With so many the file is a history whose end has changed, and not a set of values that replaces another.
+        return same if same >= _HISTORY_LINES else 0
+
+    def _remember(self, lines: list[int]) -> None:
+        self._count += len(lines)
+        self._first.extend(lines[: max(0, _FIRST_LINES - len(self._first))])
+        self._recent.extend(lines)
 
     def _advance(self, data: bytes) -> None:
         self._offset += len(data)
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+
+def _texts(lines: list[bytes]) -> Iterator[str]:
+    for line in lines:
+        if text := decode(line[:MAX_LINE_BYTES]):
+            yield text
 
 
 class FileSource:

@@ -329,6 +329,43 @@ class TestFiles:
             found += [values["global_step"] for values, _ in source.poll(0.0)]
         assert found == list(range(12))
 
+    def test_a_file_that_is_caught_while_it_is_rewritten(self, tmp_path):
+        path = tmp_path / "log"
+        file = GrowingFile(str(path), skip=True)
+        for text, expected in [
+            ("a\nb\n", ["a", "b"]), ("", []), ("a\nb\nc\n", ["c"]), ("a\n", []), ("a\nb", []),
+            ("a\nb\nc\nd\n", ["d"]), ("b\n", []), ("b\nc\nd\ne\n", ["e"]),
+        ]:  # fmt: skip
+            path.write_text(text)
+            assert list(file.lines(last=False)) == expected
+
+    def test_long_lines_of_a_rewritten_file_are_known_again(self, tmp_path):
+        path = tmp_path / "log"
+        file = GrowingFile(str(path), skip=True)
+        first, second, third = (f"{number} {'x' * 300}" for number in range(3))
+        for lines, expected in [([first, second], [first, second]), ([second, third], [third])]:
+            path.write_text("".join(f"{line}\n" for line in lines))
+            assert list(file.lines(last=False)) == expected
+
+    def test_the_changed_end_of_a_long_file_is_read_alone(self, tmp_path):
+        path = tmp_path / "log"
+        file = GrowingFile(str(path), skip=True)
+        lines = [str(number) for number in range(1500)]
+        for wanted, expected in [
+            (lines, lines), (lines[:700], []), ([*lines[:-1], "x", "y"], ["x", "y"]),
+        ]:  # fmt: skip
+            path.write_text("".join(f"{line}\n" for line in wanted))
+            assert list(file.lines(last=False)) == expected
+
+    def test_a_file_that_stays_shorter_was_begun_again(self, tmp_path):
+        path = tmp_path / "log"
+        path.write_text("a\nb\nc\n")
+        file = GrowingFile(str(path), skip=True)
+        path.write_text("a\n")
+        assert [list(file.lines(last=False)) for _ in range(3)] == [[], ["a"], []]
+        path.write_text("z\n")
+        assert list(file.lines(last=True)) == ["z"]
+
     def test_csv_header_of_an_earlier_attempt(self, tmp_path):
         path = tmp_path / "m.csv"
         path.write_text("epoch,loss\n1,0.5\n")
