@@ -7,11 +7,13 @@ rewrites a file, lines of before are known again in its first 4 MiB.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from http.client import HTTPException
 from ipaddress import ip_address
 from itertools import takewhile
 from pathlib import Path
@@ -192,10 +194,16 @@ class TensorBoardSource:
         self._folder = Path(folder)
         self._points = _Points()
         self.seen = self._points.seen
-        self._offsets: dict[Path, int] = {path: path.stat().st_size for path in self._files()}
+        self._offsets: dict[Path, int] = {}
+        for path in self._files():
+            with contextlib.suppress(OSError):
+                self._offsets[path] = path.stat().st_size
 
     def _files(self) -> list[Path]:
-        return sorted(self._folder.rglob("*tfevents*"))
+        # Not Path.rglob, which raises when a folder vanishes meanwhile.
+        return sorted(
+            Path(folder, name) for folder, _, names in os.walk(self._folder) for name in names if "tfevents" in name
+        )
 
     def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
         """Yield the scalars of new records, by step."""
@@ -230,10 +238,13 @@ class MlflowSource:
         self._find(skip=True)
 
     def _find(self, *, skip: bool) -> None:
-        for folder in self._folder.rglob("metrics"):
-            for path in folder.rglob("*") if folder.is_dir() else ():
-                if path.is_file() and path not in self._files:
-                    self._files[path] = GrowingFile(str(path), skip=skip)
+        for run, folders, _ in os.walk(self._folder):
+            if "metrics" not in folders:
+                continue
+            for folder, _, names in os.walk(os.path.join(run, "metrics")):
+                for path in (Path(folder, name) for name in names):
+                    if path.is_file() and path not in self._files:
+                        self._files[path] = GrowingFile(str(path), skip=skip)
 
     def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
         """Yield new points, by step."""
@@ -265,8 +276,8 @@ class PrometheusSource:
         try:
             with self._opener.open(self._url, timeout=_SCRAPE_TIMEOUT_S) as answer:
                 text = answer.read(MAX_BYTES).decode("utf-8", "replace")
-        except (OSError, ValueError):
-            return  # it is not up yet, or no more
+        except (OSError, HTTPException, ValueError):
+            return  # it is not up yet, or no more, or ended within its answer
         found = samples(text)
         if found and found != self._before:
             self._before = found

@@ -383,6 +383,21 @@ class TestFiles:
         assert list(source.poll(0.0)) == [({"val/loss": 0.5, "acc": 0.9}, 1), ({"val/loss": 0.25}, 2)]
         assert list(source.poll(0.0)) == []
 
+    @pytest.mark.parametrize("kind", [TensorBoardSource, MlflowSource])
+    def test_a_folder_that_vanishes_meanwhile(self, kind, tmp_path, monkeypatch):
+        (tmp_path / "metrics").mkdir()
+        (tmp_path / "metrics" / "events.tfevents.1").symlink_to(tmp_path / "none")
+        source = kind(str(tmp_path))
+        scandir, calls = os.scandir, iter(range(9))
+
+        def vanishing(path):
+            if next(calls) == 0:
+                raise FileNotFoundError(path)
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", vanishing)
+        assert [list(source.poll(0.0)) for _ in range(2)] == [[], []]
+
     def test_a_damaged_event_file_is_left_out(self, tmp_path, caplog):
         source = TensorBoardSource(str(tmp_path))
         (tmp_path / "events.out.tfevents.1").write_bytes(b"\xff" * 64)
@@ -421,6 +436,24 @@ class TestFiles:
             assert list(source.poll(0.0)) == [({"loss": 0.5}, None)]
             server.shutdown()
         assert asked == ["http://trainer.invalid:8000/metrics"]
+
+    @pytest.mark.parametrize(
+        "answer", [b"no answer\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nloss"]
+    )
+    def test_a_page_that_is_cut_off(self, answer):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def serve():
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            source = PrometheusSource(f"http://127.0.0.1:{server.getsockname()[1]}/metrics", 5)
+            assert list(source.poll(0.0)) == []
+            thread.join()
 
     def test_a_page_that_is_not_there(self):
         source = PrometheusSource("http://127.0.0.1:1/metrics", 5)
