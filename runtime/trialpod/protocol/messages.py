@@ -37,6 +37,7 @@ from typing import Any, Literal
 import msgspec
 
 from trialpod.protocol.command import CommandSpec
+from trialpod.protocol.readable import encodable
 
 PROTOCOL_VERSION = 1
 """The version of this protocol. Another one is refused with what to do about it."""
@@ -234,6 +235,11 @@ class AttemptEnd(Message):
     retry: bool = True  # False: running it again cannot help (a broken entry point)
     after_completion: bool = False  # it failed although the trial is complete: its model could not be exported
     asks: bool = False  # the same runner asks again: for the trial's next attempt, or with reuse for any other
+
+    def __post_init__(self) -> None:
+        # The texts are the user's own.
+        self.error = encodable(self.error)
+        self.traceback = encodable(self.traceback)
 
 
 class ReportRequest(Message):

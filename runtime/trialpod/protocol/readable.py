@@ -59,6 +59,11 @@ def readable_key(key: Any) -> Any:
     return plain if plain.__class__ in _SCALARS and plain.__class__ is not bytes else _clipped(text_of(key))
 
 
+def encodable(text: str) -> str:
+    """Return a text without lone surrogates, which have no UTF-8: of a file name that is none they are the bytes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def text_of(value: Any) -> str:
     """Return one line that stands for a value in tables and messages."""
     if isinstance(value, type) or callable(value):

@@ -27,7 +27,8 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.backoff import Backoff
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, DecisionKind
-from trialpod.protocol.values import readable, results_decoder
+from trialpod.protocol.readable import encodable, readable
+from trialpod.protocol.values import results_decoder
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
@@ -92,7 +93,7 @@ def _scalars(result: dict[str, Any]) -> dict[str, Any]:
     """Return what a checkpoint's manifest has of a result: numbers and texts, in their readable form."""
     shown = {key: readable(value) for key, value in result.items()}
     return {
-        key: value
+        key: encodable(value) if value.__class__ is str else value
         for key, value in shown.items()
         if value.__class__ in _SCALARS and not (value.__class__ is int and not -(2**63) <= value < 2**64)
     }

@@ -106,7 +106,7 @@ class TerminationMessage:
 
     def write(self, text: str) -> None:
         """Replace the message."""
-        data = text.encode()
+        data = text.encode("utf-8", "backslashreplace")
         if len(data) > _MAX_TERMINATION_BYTES:
             data = data[: _MAX_TERMINATION_BYTES - 3].decode(errors="ignore").encode() + b"..."
         try:

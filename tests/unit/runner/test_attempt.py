@@ -111,6 +111,20 @@ def test_checkpoints_are_committed_announced_and_retained(tmp_path: Path) -> Non
     assert not (tmp_path / "checkpoint_000004").exists()
 
 
+def test_a_metric_that_is_no_unicode_is_committed_as_text(tmp_path: Path) -> None:
+    link = Link()
+    made = attempt(link, tmp_path)
+    source = tmp_path / "source"
+    source.mkdir()
+    result: dict[str, Any] = {"file": "caf\udce9"}
+    info = made.snapshot(str(source), result)
+    made.announce(info)
+    assert made.complete(AttemptEnd(cause="completed"), 1.0).cause == "completed"
+    assert link.announced == [info.name]
+    assert info.metrics == {"file": "caf\\udce9", "checkpoint_dir_name": info.name}
+    assert result["file"] == "caf\udce9"
+
+
 def test_first_attempt_without_checkpoints_opens_no_store(tmp_path: Path) -> None:
     assert attempt(Link(), Path("s3://not/opened")).restore() is None
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from trialpod.errors import InvalidInputError, SupersededError
+from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner.failure import end_of, one_line
 from trialpod.tune.report_values import flatten
 from trialpod.tune.session import TrialStopped
@@ -101,3 +103,10 @@ def test_a_stop_is_no_failure() -> None:
 def test_error_during_termination_is_not_the_trials_failure() -> None:
     end = end_of(raised(user_code), preempted=True)
     assert (end.cause, end.error.partition(":")[0]) == ("preempted", "ValueError")
+
+
+def test_a_text_that_is_no_unicode_can_be_sent() -> None:
+    end = end_of(ValueError("bad file caf\udce9"))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(end), type=AttemptEnd) == end
+    assert end.error == "ValueError: bad file caf\\udce9"
+    assert end.traceback.endswith("bad file caf\\udce9\n")

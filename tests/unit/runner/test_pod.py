@@ -82,6 +82,13 @@ def test_a_long_termination_message_is_cut_between_characters(tmp_path: Path) ->
     assert file.read_text() == "ä" * 2046 + "..."
 
 
+def test_a_termination_message_may_be_no_unicode(tmp_path: Path) -> None:
+    file = tmp_path / "message"
+    file.touch()
+    TerminationMessage(str(file)).write("no caf\udce9")
+    assert file.read_text() == "no caf\\udce9"
+
+
 def test_without_the_file_nothing_is_said_and_none_is_made(tmp_path: Path) -> None:
     TerminationMessage(str(tmp_path / "none")).write("x")
     TerminationMessage(str(tmp_path)).write("x")
