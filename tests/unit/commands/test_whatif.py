@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
+from trialpod_operator.commands.whatif import replay
 from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
@@ -80,6 +82,32 @@ def whatif(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 
 ASHA = ("--scheduler", "asha", "--set", "reduction_factor=3", "--set", "grace_period=1")
+
+
+class Iteration(int):
+    """A number that counts how often numbers of its kind are compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Iteration.compared += 1
+        return int(self) < other
+
+    def __le__(self, other: int) -> bool:
+        Iteration.compared += 1
+        return int(self) <= other
+
+    __hash__ = int.__hash__
+
+
+def test_reading_results_takes_a_few_steps_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = json.loads
+    monkeypatch.setattr(replay.json, "loads", lambda line: {"training_iteration": Iteration(loads(line))})
+    lines = [*range(1, 1001), *range(991, 1011)]  # it was restored from its result 990
+    trial: Any = SimpleNamespace(trial_id="a", config={}, stopped=False, ended=True)
+    found = replay.recorded_trial(trial, "".join(f"{line}\n" for line in lines).encode())
+    assert [row["training_iteration"] for row in found.results] == list(range(1, 1011))
+    assert Iteration.compared < 5000
 
 
 class TestSaved:

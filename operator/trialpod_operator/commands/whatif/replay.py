@@ -105,7 +105,8 @@ class WhatIf:
 
 def recorded_trial(trial: Trial, data: bytes) -> RecordedTrial:
     """Return what a trial's ``result.json`` tells; results that were repeated after a restart count once."""
-    results: dict[float, Json] = {}
+    results: dict[int, Json] = {}
+    last: int | None = None
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
             result = json.loads(line)
@@ -113,8 +114,10 @@ def recorded_trial(trial: Trial, data: bytes) -> RecordedTrial:
             continue  # a damaged line: that one alone is left out
         iteration = result.get(TRAINING_ITERATION) if isinstance(result, dict) else None
         if isinstance(iteration, int):
-            results = {known: each for known, each in results.items() if known < iteration}
+            if last is not None and iteration <= last:
+                results = {known: each for known, each in results.items() if known < iteration}
             results[iteration] = flatten_row(result)
+            last = iteration
     rows = list(results.values())
     seconds, before = [], 0.0
     for row in rows:
