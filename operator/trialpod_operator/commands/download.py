@@ -33,7 +33,7 @@ def split(location: str) -> tuple[str, str | None]:
 
 
 def download(store: CheckpointStore, info: CheckpointInfo, path: Path) -> None:
-    """Put a verified copy of a checkpoint into `path`, which appears as a whole.
+    """Put a verified copy of a checkpoint into `path`: a new folder, which appears as a whole, or an empty one.
 
     Raises:
         CheckpointError: it is damaged.
@@ -41,12 +41,18 @@ def download(store: CheckpointStore, info: CheckpointInfo, path: Path) -> None:
     """
     from trialpod.storage.base import storage_error
 
-    part = path.with_name(f".{path.name}.part")
+    # An empty folder stays the same one: it may be a process's working directory, or where a volume is mounted.
+    empty = path.is_dir()
+    part = path / f".{info.name}.part" if empty else path.with_name(f".{path.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         store.download(info, part)
-        os.replace(part, path)
+        if not empty:
+            os.replace(part, path)
+            return
+        for child in os.listdir(part):
+            os.replace(part / child, path / child)
     except OSError as error:
         raise storage_error(error, "cannot write", path, info.size) from error
     finally:

@@ -78,6 +78,24 @@ def test_one_checkpoint_goes_directly_into_the_destination(experiment: Path, tmp
     assert (tmp_path / "to" / "sub" / "w").read_text() == "a1"
 
 
+def test_the_files_go_into_the_empty_folder_that_one_is_in(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "to").mkdir()
+    monkeypatch.chdir(tmp_path / "to")
+    assert run(download, experiment / "a" / "checkpoint_000001", ".") == 0
+    assert [path.as_posix() for path in sorted(Path().rglob("*"))] == ["sub", "sub/w"]
+    assert Path("sub", "w").read_text() == "a1"
+
+
+def test_a_damaged_checkpoint_leaves_an_empty_folder_empty(experiment: Path, tmp_path: Path) -> None:
+    (experiment / "a" / "checkpoint_000001" / "sub" / "w").write_text("xx")
+    (tmp_path / "to").mkdir()
+    with pytest.raises(StorageError, match="1 checkpoint could not be copied"):
+        run(download, experiment / "a" / "checkpoint_000001", tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == []
+
+
 def test_a_whole_experiment_keeps_its_layout(experiment: Path, tmp_path: Path) -> None:
     assert run(download, experiment, tmp_path / "to") == 0
     assert (tmp_path / "to" / "b" / "checkpoint_000000" / "sub" / "w").read_text() == "b0"
