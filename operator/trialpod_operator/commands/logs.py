@@ -25,6 +25,7 @@ from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
+    from trialpod_operator.view.reading import ReadExperiment
 
 Json = dict[str, Any]
 
@@ -122,6 +123,8 @@ def _print_local(location: str, trial: str, options: argparse.Namespace) -> int:
             )
         found = find(experiment, trial) if trial else known[0]
         path, trial_id, ended = experiment.path(found), found.trial_id, found.ended
+        if options.follow and local_folder(location) is not None:
+            return follow_file(Path(path, LOG_FILE), sys.stdout.buffer, lambda: _is_over(experiment, trial_id))
     if local_folder(location) is None:
         try:
             folder, _, name = path.rpartition("/")
@@ -130,8 +133,6 @@ def _print_local(location: str, trial: str, options: argparse.Namespace) -> int:
             raise _no_output(trial_id, ended=ended) from None
         return write(data.splitlines(keepends=True), sys.stdout.buffer, options.tail)
     log = Path(path, LOG_FILE)
-    if options.follow:
-        return follow_file(log, sys.stdout.buffer, lambda: _is_over(location, trial_id))
     try:
         if not log.stat().st_size:
             raise _no_output(trial_id, ended=ended)
@@ -198,13 +199,13 @@ def _copy_file(log: Path, offset: int, out: IO[bytes]) -> int:
     return offset
 
 
-def _is_over(location: str, trial_id: str) -> bool:
-    from trialpod_operator.view.reading import activity, reading
+def _is_over(experiment: ReadExperiment, trial_id: str) -> bool:
+    from trialpod_operator.view.reading import activity
 
-    runs = activity(Path(location)).runs
-    with reading(location) as experiment:
-        trial = experiment.engine.state.trials.get(trial_id)
-        return not runs or trial is None or trial.ended
+    runs = activity(experiment.directory).runs
+    experiment.refresh()
+    trial = experiment.engine.state.trials.get(trial_id)
+    return not runs or trial is None or trial.ended
 
 
 def _no_output(trial_id: str, *, ended: bool) -> TrialpodError:
