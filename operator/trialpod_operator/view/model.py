@@ -10,7 +10,8 @@ Invariants:
 * Every method may be called from any thread.
 
 Curves of 10,000 trials are read from files in the background of `refresh`, as many as fit into its time, the best
-trials first; the header says how many are missing. Before that a few lines of each file show the shape of all.
+trials first; the header says how many are missing. Before that a few lines of each file show the shape of all. A file
+that cannot be read is retried later, and its trial counts as missing until then.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from trialpod.errors import InvalidInputError, JournalError, TrialpodError
+from trialpod.errors import InvalidInputError, JournalError, StorageError, TrialpodError
 from trialpod.protocol.readable import real_number
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
 from trialpod.storage.journal.follower import JournalFollower, Update
@@ -62,7 +63,10 @@ MAX_METRICS = 50
 
 MIN_CURVE_POINTS = 20
 RETRY_INTERVAL_S = 5.0
-"""Minimum interval between a refresh that failed and the next one that `max_age_s` allows."""
+"""Minimum interval between a refresh that failed and the next one that `max_age_s` allows; the same for files."""
+
+MISSING_TRIES = 12
+"""How often a file is looked for that is not there: a running trial's is copied to a bucket after its results."""
 
 READ_BATCH = 20
 SAMPLE_BATCH = 100
@@ -109,6 +113,19 @@ class _Metric:
         self.unsampled: deque[str] = deque()
         self.waiting: dict[str, list[tuple[int, Point | None]]] = {}  # of those: results that came meanwhile
         self.read_again: set[str] = set()
+        self.missing: dict[str, int] = {}  # how often the file of a trial was not there
+        self.resting: deque[tuple[float, str]] = deque()  # since when (monotonic): to be read, but not yet again
+
+    @property
+    def loading(self) -> int:
+        """How many trials' files are still to be read."""
+        return len(self.unread) + len(self.resting)
+
+    def wake(self, rest_s: float) -> None:
+        """Take back into `unread` what has rested for these seconds."""
+        now = time.monotonic()
+        while self.resting and now - self.resting[0][0] >= rest_s:
+            self.unread.append(self.resting.popleft()[1])
 
     def later(self, trial_id: str) -> None:
         """Read the trial's file when there is time."""
@@ -161,13 +178,15 @@ class ExperimentModel:
         self._stale_since: float | None = None
         self._refreshed_at: float | None = None
         self._tried_at = -math.inf  # monotonic
+        self._files_failed_at = -math.inf  # monotonic: when the storage last refused a trial's file
+        self._files_stale_since: float | None = None
         self._closed = False
         self._users: set[object] = set()
 
     # -- keeping up ---------------------------------------------------------------------------------------------
 
     def refresh(self, budget_s: float = 0.5, *, max_age_s: float = 0.0) -> bool:
-        """Take in what is new; return whether curves are still to be read from files.
+        """Take in what is new; return whether curves can be read from files right now that are still to be read.
 
         What prevents it is in the header from then on, until it succeeds: a damaged journal, a store that refuses.
 
@@ -184,7 +203,7 @@ class ExperimentModel:
                 raise ModelClosedError("the experiment's data was dropped; ask again")
             age_s = time.monotonic() - self._tried_at
             if max_age_s and age_s < (RETRY_INTERVAL_S if self._problem or self._stale_since else max_age_s):
-                return any(each.unread for each in self._metrics.values())
+                return self._can_read()
             try:
                 self._follow()
             except StorageUnavailableError as error:
@@ -233,16 +252,16 @@ class ExperimentModel:
             self.location.close()
 
     def load(self) -> None:
-        """Take in everything, for a caller that shows it once.
+        """Take in everything, for a caller that shows it once; a trial whose file is missing has no curve.
 
         Raises:
-            TrialpodError: the experiment cannot be read.
+            TrialpodError: the experiment cannot be read, or a trial's file.
         """
         with self._lock:
             self._follow()
             if self._recorded.settings.metric is not None:
                 self._metric(self._recorded.settings.metric)
-        self._read_files(math.inf)
+        self._read_files(math.inf, once=True)
 
     def _follow(self) -> None:
         self.location.refresh()
@@ -362,33 +381,76 @@ class ExperimentModel:
             curve.extend((point,))
         curve.version = self._version
 
-    def _read_files(self, budget_s: float) -> bool:
+    def _can_read(self) -> bool:
+        """Return whether there are files to read, and the storage has not just refused one."""
+        rested = time.monotonic() - self._files_failed_at >= RETRY_INTERVAL_S
+        return rested and any(each.unread for each in self._metrics.values())
+
+    def _read_files(self, budget_s: float, *, once: bool = False) -> bool:
+        """Read files of trials, roughly for so many seconds; return what `refresh` returns.
+
+        Args:
+            budget_s: maximum time, in seconds.
+            once: there will be no later try.
+
+        Raises:
+            StorageError: `once`, and a file cannot be read.
+        """
         end = time.monotonic() + budget_s
         while time.monotonic() < end:
             with self._lock:
+                for each in self._metrics.values():
+                    each.wake(0.0 if once else RETRY_INTERVAL_S)
                 metric = next((each for each in self._metrics.values() if each.unread), None)
-                if metric is None or self._closed:
+                if metric is None or self._closed or not (once or self._can_read()):
                     return False
                 sampled = [metric.unsampled.popleft() for _ in range(min(SAMPLE_BATCH, len(metric.unsampled)))]
                 wanted = sampled or [metric.unread.popleft() for _ in range(min(READ_BATCH, len(metric.unread)))]
                 found = self._recorded.engine.state.trials
-                keys = [f"{self._recorded.dirname(found[each])}/{RESULT_FILE}" for each in wanted if each in found]
+                keys = {
+                    each: f"{self._recorded.dirname(found[each])}/{RESULT_FILE}" for each in wanted if each in found
+                }
             if sampled:
-                self._take_samples(metric, sampled, keys)
+                self._take_samples(metric, keys)
                 continue
-            data = dict(zip(wanted, self._read_all(keys), strict=False))
+            data = dict(zip(keys, self._read_all(list(keys.values())), strict=True))
             with self._lock:
                 self._version += 1
-                for each in wanted:
-                    self._take_file(metric, each, data.get(each, b""))
+                refusal = self._take_files(metric, {each: data.get(each, b"") for each in wanted}, once=once)
+                if refusal is None:
+                    self._files_stale_since = None
+                else:
+                    self._files_failed_at = time.monotonic()
+                    self._files_stale_since = self._files_stale_since or self._clock()
+            if once and refusal is not None:
+                raise refusal
             time.sleep(0.001)  # others get the lock
         with self._lock:
-            return any(each.unread for each in self._metrics.values())
+            return self._can_read()
 
-    def _take_samples(self, metric: _Metric, trials: Sequence[str], keys: Sequence[str]) -> None:
+    def _take_files(
+        self, metric: _Metric, data: Mapping[str, bytes | StorageError], *, once: bool
+    ) -> StorageError | None:
+        """Take in what was read, and put back what could not be; return why, unless files are only missing."""
+        refusal = None
+        for trial_id, each in data.items():
+            if isinstance(each, bytes):
+                self._take_file(metric, trial_id, each)
+            elif not isinstance(each, KeyMissingError):
+                refusal = each
+                metric.resting.append((time.monotonic(), trial_id))
+            else:
+                tries = metric.missing[trial_id] = metric.missing.get(trial_id, 0) + 1
+                if once or tries >= MISSING_TRIES:
+                    self._take_file(metric, trial_id, b"")
+                else:
+                    metric.resting.append((time.monotonic(), trial_id))
+        return refusal
+
+    def _take_samples(self, metric: _Metric, keys: Mapping[str, str]) -> None:
         """Show some points of each curve until its file is read."""
         curves = {}
-        for trial_id, key in zip(trials, keys, strict=False):
+        for trial_id, key in keys.items():
             with contextlib.suppress(OSError):
                 curves[trial_id] = curve = Curve()
                 curve.extend(sample_points(self.location.directory / key, metric.name, SAMPLE_POINTS))
@@ -404,6 +466,7 @@ class ExperimentModel:
     def _take_file(self, metric: _Metric, trial_id: str, data: bytes) -> None:
         trial = self._recorded.engine.state.trials.get(trial_id)
         waiting = metric.waiting.pop(trial_id, [])
+        metric.missing.pop(trial_id, None)
         curve = metric.curves[trial_id] = Curve()
         if trial is not None:
             columns = read_columns(data, metric.name, trial.results)
@@ -416,23 +479,23 @@ class ExperimentModel:
         curve.version = self._version
         self._add_points(metric, trial_id, waiting)
 
-    def _read_all(self, keys: Sequence[str]) -> list[bytes]:
+    def _read_all(self, keys: Sequence[str]) -> list[bytes | StorageError]:
         """Return the files; those of a bucket are read at once, each request of which takes milliseconds."""
         if self.location.is_folder:
             return [self._stored_results(key) for key in keys]
-        found: dict[str, bytes] = {}
+        found: dict[str, bytes | StorageError] = {}
         run_all([partial(self._read_into, found, key) for key in keys], READ_BATCH)
         return [found[key] for key in keys]
 
-    def _read_into(self, found: dict[str, bytes], key: str) -> None:
+    def _read_into(self, found: dict[str, bytes | StorageError], key: str) -> None:
         found[key] = self._stored_results(key)
 
-    def _stored_results(self, key: str) -> bytes:
-        """Return a trial's ``result.json``; nothing where it cannot be read."""
+    def _stored_results(self, key: str) -> bytes | StorageError:
+        """Return a trial's ``result.json``, or what prevents reading it."""
         try:
             return self.location.storage.read(key)
-        except (KeyMissingError, StorageUnavailableError):
-            return b""
+        except StorageError as error:
+            return error
 
     # -- what is asked ------------------------------------------------------------------------------------------
 
@@ -501,7 +564,8 @@ class ExperimentModel:
 
     def _full_curve(self, trial: Trial, metric: _Metric, x: str, cost: float) -> msgspec.Raw:
         key = f"{self._recorded.dirname(trial)}/{RESULT_FILE}"
-        stored = read_points(self._stored_results(key), metric.name)[: trial.results]
+        data = self._stored_results(key)
+        stored = read_points(data if isinstance(data, bytes) else b"", metric.name)[: trial.results]
         curve = metric.curves.get(trial.trial_id)
         if len(stored) < trial.results and curve is not None:  # the file is behind, or gone
             xs, times, values = curve.points()
@@ -578,7 +642,7 @@ class ExperimentModel:
             best = best_trial(self._recorded.engine)
             summary = self.summary()
             settings = self._recorded.settings
-            remaining = sum(len(each.unread) for each in self._metrics.values())
+            remaining = sum(each.loading for each in self._metrics.values())
             left_s = None if summary["state"] == INTERRUPTED else view.eta_s
             return summary | {
                 "sentence": self._sentence(view, summary["state"]),
@@ -612,7 +676,7 @@ class ExperimentModel:
                 "version": self.cursor,
                 "loading": remaining,
                 "place": self.location.uri,
-                "stale_since": self._stale_since,
+                "stale_since": self._stale_since or self._files_stale_since,
                 "damaged": None
                 if self._problem is None
                 else {key: self._problem[key] for key in ("message", "remedy")},

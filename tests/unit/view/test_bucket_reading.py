@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from memory_storage import MemoryStorage
+from memory_storage import MemoryStorage, fail_on
 from sample_experiment import SampleExperiment
 
+from trialpod.errors import StorageError
 from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.view import model as model_module
 from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.reading import reading
@@ -123,3 +125,69 @@ class TestBucket:
         assert header["state"] == "Unreadable"
         assert "access denied (403)" in header["damaged"]["message"]
         assert header["damaged"]["remedy"].startswith("trialpod fsck s3://bucket/e")
+
+
+class TestFilesOfTrials:
+    @pytest.fixture
+    def ended(self, copied: Copied) -> str:
+        first = copied.sample.trials[0]
+        copied.sample.report(first, 1.0, 2.0)
+        copied.sample.end(first)
+        copied.sample.snapshot()
+        copied.copy()
+        return first
+
+    @staticmethod
+    def reads(copied: Copied) -> int:
+        return sum(name == "read" and key.endswith("result.json") for name, key in copied.storage.calls)
+
+    @pytest.mark.parametrize("error", [StorageUnavailableError, StorageDeniedError, StorageError])
+    def test_are_read_again_after_an_error(
+        self, copied: Copied, ended: str, error: type[StorageError], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copied.storage.before = fail_on("read", "result.json", error)
+        model = copied.model()
+        while model.refresh():
+            pass
+        assert self.reads(copied) == 1  # an outage is no busy loop
+        header = model.header()
+        assert (header["loading"], header["stale_since"], header["damaged"]) == (1, 5000.0, None)
+        monkeypatch.setattr(model_module, "RETRY_INTERVAL_S", 0.0)
+        assert values(model, ended) == [1, 2]
+        header = model.header()
+        assert (header["loading"], header["stale_since"]) == (0, None)
+
+    def test_that_come_later_are_waited_for(
+        self, copied: Copied, ended: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (key,) = (key for key in copied.storage.values if key.endswith("result.json"))
+        data = copied.storage.values.pop(key)
+        model = copied.model()
+        while model.refresh():
+            pass
+        header = model.header()
+        assert (header["loading"], header["stale_since"]) == (1, None)
+        copied.storage.values[key] = data
+        monkeypatch.setattr(model_module, "RETRY_INTERVAL_S", 0.0)
+        assert values(model, ended) == [1, 2]
+
+    def test_that_never_come_are_given_up(self, copied: Copied, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        copied.storage.values = {
+            key: data for key, data in copied.storage.values.items() if not key.endswith("result.json")
+        }
+        monkeypatch.setattr(model_module, "RETRY_INTERVAL_S", 0.0)
+        model = copied.model()
+        while model.header()["loading"] or not self.reads(copied):
+            model.refresh()
+        assert self.reads(copied) == model_module.MISSING_TRIES
+        once = copied.model()
+        once.load()
+        assert json.loads(once.curves())["curves"] == {}
+
+    def test_that_cannot_be_read_end_an_export(self, copied: Copied, ended: str) -> None:
+        copied.storage.before = fail_on("read", "result.json")
+        model = copied.model()
+        with pytest.raises(StorageUnavailableError):
+            model.load()
+        model.load()
+        assert json.loads(model.curves())["curves"][ended]["y"] == [1, 2]
