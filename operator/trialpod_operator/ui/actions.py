@@ -144,5 +144,5 @@ class LocalActions:
 
 def _runner(model: ExperimentModel) -> int | None:
     folder = local_folder(model.location.uri)
-    found = activity(Path(folder)) if folder is not None else None
+    found = activity(Path(folder), orphans=False) if folder is not None else None
     return found.holder.pid if found is not None and found.holder is not None and found.runs else None

@@ -195,7 +195,7 @@ class LocalExperiments:
     def _is_interrupted(self, name: str) -> bool:
         if self._bucket is not None:
             return False
-        found = activity(self._folder(name))
+        found = activity(self._folder(name), orphans=False)
         return not (found.runs or found.elsewhere)
 
     def _versions(self, names: Sequence[str]) -> dict[str, _Version | None]:

@@ -578,17 +578,22 @@ class ExperimentModel:
     def view(self, rows: int | None = 0) -> ExperimentView:
         """Return the experiment as commands show it, with at most so many trials (None = all)."""
         with self._lock:
-            recorded = self._recorded
-            state = recorded.engine.state
-            idle = state.flags.state == RUNNING and self._interrupted()
-            return build_view(
-                recorded.engine,
-                recorded.settings,
-                path=self.location.uri,
-                now=state.clock.now if idle else self._clock(),  # while no process runs it, no time is used up
-                rows=rows,
-                row=self.trial_row,
-            )
+            return self._view(rows, idle=self._is_idle())
+
+    def _view(self, rows: int | None, *, idle: bool) -> ExperimentView:
+        recorded = self._recorded
+        return build_view(
+            recorded.engine,
+            recorded.settings,
+            path=self.location.uri,
+            now=recorded.engine.state.clock.now if idle else self._clock(),  # while idle, no time is used up
+            rows=rows,
+            row=self.trial_row,
+        )
+
+    def _is_idle(self) -> bool:
+        """Return whether there is work left that no process does; it is asked once for an answer."""
+        return self._recorded.engine.state.flags.state == RUNNING and self._interrupted()
 
     def trial_row(self, trial: Trial) -> TrialRow:
         """Return a trial as commands show it."""
@@ -606,41 +611,45 @@ class ExperimentModel:
     def summary(self) -> Json:
         """Return what a list of experiments shows of it."""
         with self._lock:
-            state = self._recorded.engine.state
-            settings = self._recorded.settings
-            best = best_trial(self._recorded.engine)
-            created = next(iter(state.trials.values()), None)
-            shown = state.flags.state
-            if self._problem is not None and not state.trials:
-                shown = UNREADABLE
-            elif shown == RUNNING and self._interrupted():
-                shown = INTERRUPTED
-            found = {
-                "id": self.location.name,
-                "name": settings.name,
-                "namespace": self._stored.get("namespace") or None,
-                "state": shown,
-                "reason": str((state.flags.stopping or {}).get("source", "")),
-                "trials": len(state.trials),
-                "counts": self._shown_counts(interrupted=shown == INTERRUPTED),
-                "best": None if best is None else {"trial": best.trial_id, "value": strict(best.value)},
-                "metric": settings.metric,
-                "mode": settings.mode,
-                "started": None if created is None else created.created_at,
-                "updated": state.clock.now or None,
-            }
-            if self._standing is not None:
-                found |= {key: each for key, each in self._standing().items() if key != "sentence"}
-            return found
+            return self._summary(idle=self._is_idle())
+
+    def _summary(self, *, idle: bool) -> Json:
+        state = self._recorded.engine.state
+        settings = self._recorded.settings
+        best = best_trial(self._recorded.engine)
+        created = next(iter(state.trials.values()), None)
+        shown = state.flags.state
+        if self._problem is not None and not state.trials:
+            shown = UNREADABLE
+        elif idle:
+            shown = INTERRUPTED
+        found = {
+            "id": self.location.name,
+            "name": settings.name,
+            "namespace": self._stored.get("namespace") or None,
+            "state": shown,
+            "reason": str((state.flags.stopping or {}).get("source", "")),
+            "trials": len(state.trials),
+            "counts": self._shown_counts(interrupted=shown == INTERRUPTED),
+            "best": None if best is None else {"trial": best.trial_id, "value": strict(best.value)},
+            "metric": settings.metric,
+            "mode": settings.mode,
+            "started": None if created is None else created.created_at,
+            "updated": state.clock.now or None,
+        }
+        if self._standing is not None:
+            found |= {key: each for key, each in self._standing().items() if key != "sentence"}
+        return found
 
     def header(self) -> Json:
         """Return everything about the experiment as a whole."""
         with self._lock:
             for trial in self._recorded.engine.state.trials.values():
                 self._row(trial)
-            view = self.view()
+            idle = self._is_idle()
+            view = self._view(0, idle=idle)
             best = best_trial(self._recorded.engine)
-            summary = self.summary()
+            summary = self._summary(idle=idle)
             settings = self._recorded.settings
             remaining = sum(each.loading for each in self._metrics.values())
             left_s = None if summary["state"] == INTERRUPTED else view.eta_s
@@ -654,7 +663,7 @@ class ExperimentModel:
                     "iteration": best.value_iteration,
                     "config": strict(best.shown_config),
                 },
-                "budget": self._budget(view),
+                "budget": self._budget(view, idle=idle),
                 "estimated_end": None if left_s is None else self._clock() + left_s,
                 "elapsed": view.elapsed_s,
                 "total": view.total,
@@ -886,9 +895,9 @@ class ExperimentModel:
         gpus, trials = sum(amount for name, amount in spent.items() if is_gpu(name)), spent.get(accounting.TRIAL, 0.0)
         return round(gpus / trials, 4) if gpus and trials else 1.0
 
-    def _budget(self, view: ExperimentView) -> list[Json]:
+    def _budget(self, view: ExperimentView, *, idle: bool) -> list[Json]:
         state, settings, now = self._recorded.engine.state, self._recorded.settings, self._clock()
-        now = max(state.clock.now, now) if view.state == RUNNING and not self._interrupted() else state.clock.now
+        now = max(state.clock.now, now) if view.state == RUNNING and not idle else state.clock.now
         ended = sum(trial.ended for trial in state.trials.values())
         found: list[Json] = [
             {"name": "trials", "used": ended, "limit": view.total, "unit": "trials"},

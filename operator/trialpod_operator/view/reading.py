@@ -200,12 +200,16 @@ class Activity:
         return "" if host == socket.gethostname() else host
 
 
-def activity(directory: Path) -> Activity:
-    """Return the process that runs the experiment in a directory."""
+def activity(directory: Path, *, orphans: bool = True) -> Activity:
+    """Return the process that runs the experiment in a directory.
+
+    Args:
+        directory: the experiment's.
+        orphans: look for them too, if that process has ended: at every descriptor of every process.
+    """
     holder = read_holder(directory)
-    users = lock_users(directory)
     runs = holder is not None and holder.host == socket.gethostname() and is_lock_user(directory, holder.pid)
-    return Activity(holder, runs, () if runs else tuple(users))
+    return Activity(holder, runs, tuple(lock_users(directory)) if orphans and not runs else ())
 
 
 def live_view(location: str, *, rows: int | None) -> tuple[ExperimentView, Activity]:

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import pytest
 from sample_experiment import SampleExperiment
 
+from trialpod.storage.lock import ExperimentLock
 from trialpod_operator.ui import local_experiments
 from trialpod_operator.ui.access import User
 from trialpod_operator.ui.local_experiments import MAX_MODELS, LocalExperiments
+from trialpod_operator.view import reading
 from trialpod_operator.view.model import ExperimentModel, ModelClosedError
 
 USER = User("local")
@@ -112,13 +114,26 @@ class TestList:
         assert poll(experiments, clock)["e01"]["state"] == "Interrupted"
         running = local_experiments.activity
 
-        def activity(folder: Path) -> Any:
-            found = running(folder)
+        def activity(folder: Path, *, orphans: bool) -> Any:
+            found = running(folder, orphans=orphans)
             return type(found)(found.holder, runs=folder.name == "e01")
 
         monkeypatch.setattr(local_experiments, "activity", activity)
         found = poll(experiments, clock)
         assert (found["e01"]["state"], found["e02"]["state"]) == ("Running", "Interrupted")
+
+    def test_looks_at_no_other_process_than_the_holder(
+        self, experiments: LocalExperiments, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def scan(folder: Path) -> list[int]:
+            raise AssertionError(f"all processes are searched for {folder}")
+
+        monkeypatch.setattr(reading, "lock_users", scan)
+        with ExperimentLock(tmp_path / "e01"):
+            found = poll(experiments, clock)
+            assert reading.activity(tmp_path / "e01").runs
+        assert found["e01"]["state"] == "Running"
+        assert poll(experiments, clock)["e01"]["state"] == "Interrupted"
 
     def test_twice_at_once_answers_both(self, experiments: LocalExperiments, clock: Clock) -> None:
         together = threading.Barrier(4)

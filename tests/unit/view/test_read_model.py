@@ -372,6 +372,13 @@ class TestHeader:
         assert found[True]["budget"][1]["used"] == found[True]["elapsed"]
         assert found[False]["elapsed"] >= 3600
 
+    def test_whether_it_is_interrupted_is_asked_once(self, sample: SampleExperiment) -> None:
+        asked = []
+        model = ExperimentModel(Location(sample.folder), interrupted=lambda: bool(asked.append(1)))
+        model.load()
+        assert model.header()["state"] == "Running"
+        assert len(asked) == 1
+
     def test_importance_names_the_parameter(self, tmp_path: Path) -> None:
         sample = SampleExperiment(tmp_path / "e", list(range(12)))
         while running := [each for each in sample.host.engine.state.trials.values() if each.running]:
