@@ -68,7 +68,7 @@ class ClusterActions:
         configuration.api_key_prefix = {}
         configuration.refresh_api_key_hook = None
         configuration.cert_file = configuration.key_file = None
-        return dataclasses.replace(self._access, configuration=configuration, source="the user's token", headers={})
+        return dataclasses.replace(self._access, configuration=configuration, source="the user's token", headers=[])
 
 
 def _namespace(model: ExperimentModel) -> str:

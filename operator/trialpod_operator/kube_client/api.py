@@ -114,17 +114,22 @@ class KubeClient:
         body: Any,
         timeout_s: float,
     ) -> BaseHTTPResponse:
+        from urllib3 import HTTPHeaderDict
+
         client = self._client
-        serialized = client.param_serialize(
+        method, url, found, *rest = client.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
-            header_params={**self.access.headers, **headers},
+            header_params=headers,
             body=body,
             auth_settings=BEARER_TOKEN,
         )
+        every = HTTPHeaderDict(found)  # the client's own headers have each name once
+        for name, value in self.access.headers:
+            every.add(name, value)
         response: BaseHTTPResponse = client.call_api(
-            *serialized, _request_timeout=(self._timeout_s, timeout_s)
+            method, url, every, *rest, _request_timeout=(self._timeout_s, timeout_s)
         ).response
         return response
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.missing import install_command
@@ -28,6 +29,9 @@ _REMEDY = (
     "name a kubeconfig file (KUBECONFIG, or --kubeconfig FILE), or run this where `kubectl get namespaces` works. A "
     "cluster to try things out: https://kind.sigs.k8s.io. `trialpod run` needs none"
 )
+_HEADER_CHARACTERS = "!#$&'*+^`|"
+"""What `quote` leaves, besides letters, digits and ``_.-~``, in the name of a header."""
+
 Json = dict[str, Any]
 
 
@@ -39,13 +43,13 @@ class Access:
         configuration: of the official client.
         namespace: to use when none is named.
         source: where this comes from, for messages.
-        headers: of every request: impersonation.
+        headers: of every request: impersonation. A name may be there several times.
     """
 
     configuration: Configuration = field(repr=False)
     namespace: str = "default"
     source: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def server(self) -> str:
@@ -170,7 +174,7 @@ def _from_files(paths: list[Path], wanted: str | None) -> Access:
         configuration=configuration,
         namespace=str(context.get("namespace") or "default"),
         source=where,
-        headers=_impersonation(user),
+        headers=_impersonation(user, where),
     )
 
 
@@ -249,7 +253,20 @@ def _reread_token(configuration: Configuration, path: Path) -> None:
     configuration.refresh_api_key_hook = refresh
 
 
-def _impersonation(user: Json) -> dict[str, str]:
-    """Return the headers for `as`, `as-uid` and `as-groups` of a user."""
-    found = {"Impersonate-User": user.get("as"), "Impersonate-Uid": user.get("as-uid")}
-    return {name: str(value) for name, value in found.items() if value}
+def _impersonation(user: Json, where: str) -> list[tuple[str, str]]:
+    """Return the headers for `as`, `as-uid`, `as-groups` and `as-user-extra` of a user.
+
+    Raises:
+        InvalidInputError: a value cannot be in a header.
+    """
+    wanted = [("as", "Impersonate-User", user.get("as")), ("as-uid", "Impersonate-Uid", user.get("as-uid"))]
+    wanted += [("as-groups", "Impersonate-Group", group) for group in user.get("as-groups") or ()]
+    for key, values in (user.get("as-user-extra") or {}).items():
+        name = f"Impersonate-Extra-{quote(str(key), safe=_HEADER_CHARACTERS)}"
+        wanted += [("as-user-extra", name, value) for value in values or ()]
+    for field_name, _, value in wanted:
+        if not str(value).isprintable():
+            raise InvalidInputError(
+                f"{where}: {field_name} of the user is {value!r}, which has unprintable characters"
+            )
+    return [(name, str(value)) for _, name, value in wanted if value]

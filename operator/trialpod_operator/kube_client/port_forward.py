@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from kubernetes.client.exceptions import ApiException
 
 
+PROTOCOLS = "v5.channel.k8s.io,v4.channel.k8s.io"
+"""Of port-forwards, as the client asks for them."""
+
+
 class PortForwardError(OSError):
     """There is no connection through the API server; the message says why."""
 
@@ -109,6 +113,11 @@ def connect(access: Access, pod: PodPort, timeout_s: float) -> socket.socket:
     from kubernetes.stream import portforward
 
     client = access.client()  # one for each connection: the port-forward replaces its method while it connects
+    if access.headers:
+        # The client drops what it does not know of a WebSocket's headers. This one it sends as it is given, and so
+        # lines can follow it; no value has a line break (`Access`).
+        lines = [PROTOCOLS, *(f"{name}: {value}" for name, value in access.headers)]
+        client.set_default_header("sec-websocket-protocol", "\r\n".join(lines))
     try:
         with _websocket_timeout:
             before = websocket.getdefaulttimeout()

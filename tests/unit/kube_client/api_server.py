@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class ApiServer:
         self.objects: dict[tuple[str, str], Json] = {}
         self.requests: list[tuple[str, str]] = []
         self.authorizations: list[str | None] = []
+        self.heads: list[Message] = []
+        """The headers of all requests."""
         self.installed = True
         self.refuse: Json | None = None
         self.routes: dict[tuple[str, str], Json | bytes | Callable[[Any], Json]] = {}
@@ -57,6 +60,7 @@ class ApiServer:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
                 outer.authorizations.append(self.headers.get("Authorization"))
+                outer.heads.append(self.headers)
                 status, answer = outer._answer(self.command, self.path, body)
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
@@ -74,6 +78,7 @@ class ApiServer:
                     return False
                 outer.requests.append((self.command, parts.path))
                 outer.authorizations.append(self.headers.get("Authorization"))
+                outer.heads.append(self.headers)
                 carry_port_forward(self, int(port), target)
                 self.close_connection = True
                 return True

@@ -54,8 +54,23 @@ class TestUser:
         assert token(access) == "Bearer two"
 
     def test_impersonation_is_asked_for(self, tmp_path: Path) -> None:
-        access = find_access(write(tmp_path, config({"token": "x", "as": "jane", "as-uid": 7})))
-        assert access.headers == {"Impersonate-User": "jane", "Impersonate-Uid": "7"}
+        user = {
+            "token": "x",
+            "as": "jane",
+            "as-uid": 7,
+            "as-groups": ["ml", "ops"],
+            "as-user-extra": {"acme.com/project %": ["a", "b"]},
+        }
+        assert find_access(write(tmp_path, config(user))).headers == [
+            ("Impersonate-User", "jane"),
+            ("Impersonate-Uid", "7"),
+            ("Impersonate-Group", "ml"),
+            ("Impersonate-Group", "ops"),
+            ("Impersonate-Extra-acme.com%2Fproject%20%25", "a"),
+            ("Impersonate-Extra-acme.com%2Fproject%20%25", "b"),
+        ]
+        with pytest.raises(InvalidInputError, match=r"context dev: as-groups of the user is 'ml\\r\\nX: y'"):
+            find_access(write(tmp_path, config({**user, "as-groups": ["ml\r\nX: y"]})))
 
     def test_client_certificate_is_loaded(self, tmp_path: Path) -> None:
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

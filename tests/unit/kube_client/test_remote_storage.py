@@ -88,6 +88,19 @@ class TestPortForward:
         assert ("GET", f"{NAMESPACE}/pods/minio-1/portforward") in server.requests
         assert set(server.authorizations) == {"Bearer secret-token"}
 
+    def test_impersonates_as_every_request_does(self, server: ApiServer, store: BucketServer) -> None:
+        path = Path(os.environ["KUBECONFIG"])
+        config = json.loads(path.read_text())
+        config["users"][0]["user"] |= {"as": "jane", "as-groups": ["ml", "ops"], "as-user-extra": {"team": ["a"]}}
+        path.write_text(json.dumps(config))
+        assert opened() == ["train_0/log.txt"]
+        assert ("GET", f"{NAMESPACE}/pods/minio-1/portforward") in server.requests
+        for head in server.heads:
+            assert head.get_all("Impersonate-User") == ["jane"]
+            assert head.get_all("Impersonate-Group") == ["ml", "ops"]
+            assert head.get_all("Impersonate-Extra-team") == ["a"]
+        assert set(server.authorizations) == {"Bearer secret-token"}
+
     def test_writes_large_objects(self, store: BucketServer) -> None:
         data = os.urandom(300_000)
         with Experiments.connect() as api, remote_storage.opened(api, api.get("climb"), {}) as (_, storage):
