@@ -20,7 +20,7 @@ from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.ui.access import Experiments, Json, User
+from trialpod_operator.ui.access import Experiments, Json, NoSuchExperimentError, User
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.optuna_trials import frozen_trials
 
@@ -53,13 +53,15 @@ class ExperimentStorage(BaseStorage):
     # -- what is read -------------------------------------------------------------------------------------------
 
     def get_all_studies(self) -> list[FrozenStudy]:
-        """Return all experiments; those without a metric have the direction of a loss."""
+        """Return all experiments that are there now; those without a metric have the direction of a loss."""
         found = []
         with self._lock:
             summaries = {each["id"]: each for each in self._experiments.summaries(_READER)}
             self._names += [each for each in summaries if each not in self._names]
         for study_id, name in enumerate(self._names):
-            summary = summaries.get(name) or self._summary(study_id)
+            summary = summaries.get(name)
+            if summary is None:  # it was removed; its number stays its own
+                continue
             found.append(
                 FrozenStudy(
                     study_name=name,
@@ -74,8 +76,7 @@ class ExperimentStorage(BaseStorage):
 
     def get_study_id_from_name(self, study_name: str) -> int:
         """Return an experiment's number."""
-        self.get_all_studies()
-        if study_name not in self._names:
+        if study_name not in [study.study_name for study in self.get_all_studies()]:
             raise KeyError(study_name)
         return self._names.index(study_name)
 
@@ -114,7 +115,10 @@ class ExperimentStorage(BaseStorage):
         return copy.deepcopy(found) if deepcopy else found
 
     def _model(self, study_id: int) -> ExperimentModel:
-        return self._experiments.model(_READER, self.get_study_name_from_id(study_id))
+        try:
+            return self._experiments.model(_READER, self.get_study_name_from_id(study_id))
+        except NoSuchExperimentError as error:
+            raise KeyError(study_id) from error
 
     def _summary(self, study_id: int) -> Json:
         model = self._model(study_id)

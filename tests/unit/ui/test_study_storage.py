@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
 from sample_experiment import SampleExperiment
 from starlette.testclient import TestClient
 
+from trialpod_operator.ui import local_experiments
 from trialpod_operator.ui.access import Sessions, allowed_hosts
 from trialpod_operator.ui.local_experiments import LocalExperiments
 from trialpod_operator.ui.optuna_storage import MAX_TRIALS, ExperimentStorage, ReadOnlyError
@@ -55,6 +58,27 @@ class TestStorage:
             storage.get_trial(found["a"] * MAX_TRIALS + 1)
         with pytest.raises(KeyError):
             storage.get_study_name_from_id(17)
+
+    def test_directions_need_no_model_that_is_kept(
+        self, sample: SampleExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(local_experiments, "MAX_MODELS", 1)
+        SampleExperiment(tmp_path / "all" / "a", [1])
+        storage = ExperimentStorage(LocalExperiments(str(sample.folder.parent)))
+        for study in storage.get_all_studies():
+            assert study.directions == [StudyDirection.MAXIMIZE]
+            assert storage.get_study_directions(study._study_id) == [StudyDirection.MAXIMIZE]
+        assert len(storage.get_all_studies()) == 2
+
+    def test_an_experiment_that_was_removed_is_left_out(self, storage: ExperimentStorage, tmp_path: Path) -> None:
+        SampleExperiment(tmp_path / "all" / "a", [1]).close()
+        found = {study.study_name: study._study_id for study in storage.get_all_studies()}
+        assert set(found) == {"a", "e"}
+        shutil.rmtree(tmp_path / "all" / "a")
+        assert {study.study_name: study._study_id for study in storage.get_all_studies()} == {"e": found["e"]}
+        with pytest.raises(KeyError):
+            storage.get_study_id_from_name("a")
+        assert storage.get_study_id_from_name("e") == found["e"]
 
     def test_every_method_that_changes_something_refuses(self, storage: ExperimentStorage) -> None:
         storage.get_all_studies()
