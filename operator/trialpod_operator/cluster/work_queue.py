@@ -6,7 +6,8 @@ make keeps another one waiting for a single request.
 Own code, because Python's client has none, and kopf queues events of one object instead of keys of one experiment.
 
 Invariants: a key added while it is processed is processed again afterwards. A failed key is retried with backoff,
-which new events do not shorten; only `retry` does. A large key rests after each pass, so that its events are merged
+which new events shorten to `EVENT_DELAY_S`, but never to less than the server has asked for; only `retry` ends it. A
+large key rests after each pass, so that its events are merged
 and the loop has time for others. Owned by one event loop.
 """
 
@@ -21,6 +22,8 @@ from collections.abc import Awaitable, Callable
 
 BACKOFF_S = 0.5
 MAX_BACKOFF_S = 60.0
+EVENT_DELAY_S = 5.0
+"""Maximum time from an event to the pass of a key that fails: what fails may be but one of a pass's steps."""
 
 Work = Callable[[str], Awaitable[float | None]]
 
@@ -104,6 +107,8 @@ class WorkQueue:
         self._again: set[str] = set()  # added while active or resting
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._backoff: dict[str, asyncio.TimerHandle] = {}  # of keys whose latest pass has failed
+        self._not_before: dict[str, float] = {}  # of those, where the server has said when to come again
+        self._retried: set[str] = set()  # `retry` while active
         self._failures: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -113,8 +118,14 @@ class WorkQueue:
         return len(self._queued)
 
     def add(self, key: str) -> None:
-        """Process a key as soon as possible; one that has failed, after its backoff."""
-        if key in self._backoff:
+        """Process a key as soon as possible; one that has failed, after `EVENT_DELAY_S` or its backoff."""
+        waiting = self._backoff.get(key)
+        if waiting is not None:
+            loop = asyncio.get_running_loop()
+            at = max(loop.time() + EVENT_DELAY_S, self._not_before.get(key, 0.0))
+            if waiting.when() > at:
+                waiting.cancel()
+                self._backoff[key] = loop.call_at(at, self._backed_off, key)
             return
         _cancel(self._later, key)
         if key in self._active or key in self._resting:
@@ -139,7 +150,10 @@ class WorkQueue:
     def retry(self, key: str) -> None:
         """Process a key as soon as possible, although it may have failed: its backoff begins again."""
         self._failures.pop(key, None)
+        self._not_before.pop(key, None)
         _cancel(self._backoff, key)
+        if key in self._active:
+            self._retried.add(key)
         self.add(key)
 
     def retry_failed(self) -> None:
@@ -170,6 +184,7 @@ class WorkQueue:
 
     def _backed_off(self, key: str) -> None:
         del self._backoff[key]
+        self._not_before.pop(key, None)
         self.add(key)
 
     def _rested(self, key: str) -> None:
@@ -195,12 +210,20 @@ class WorkQueue:
             except Exception as error:  # noqa: BLE001 - given to `on_failure`, and retried
                 failures = self._failures.get(key, 0) + 1
                 self._failures[key] = failures
-                wait = max(BACKOFF_S * 2.0 ** min(failures - 1, 16), getattr(error, "retry_after_s", 0.0))
+                asked = min(getattr(error, "retry_after_s", 0.0), MAX_BACKOFF_S)
+                wait = max(BACKOFF_S * 2.0 ** min(failures - 1, 16), asked)
                 again_in = min(wait, MAX_BACKOFF_S) * self.jitter()
+                self._not_before[key] = asyncio.get_running_loop().time() + min(asked, again_in)
                 self.on_failure(key, error)
             finally:
                 self._active.discard(key)
                 self.longest_pass_s = max(self.longest_pass_s, asyncio.get_running_loop().time() - began)
+            retried = key in self._retried
+            self._retried.discard(key)
+            if key in self._failures and retried:
+                self._again.discard(key)
+                self.retry(key)
+                continue
             if key in self._failures:
                 self._again.discard(key)
                 _cancel(self._later, key)

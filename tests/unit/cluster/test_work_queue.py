@@ -164,6 +164,37 @@ class TestBackoff:
 
         assert self.times(events) == [0.0, 0.5, 1.5, 3.5]
 
+    @pytest.mark.parametrize(("asked", "expected"), [(0.0, [0.0, 0.5, 1.5, 3.5, 7.5, 13.0]), (30.0, [0.0, 30.0])])
+    def test_events_shorten_it_but_not_what_the_server_asked(self, asked: float, expected: list[float]) -> None:
+        async def body() -> list[float]:
+            loop = asyncio.get_running_loop()
+            began: list[float] = []
+
+            async def work(_key: str) -> float | None:
+                began.append(loop.time())
+                error = RuntimeError("no")
+                error.retry_after_s = asked  # type: ignore[attr-defined]
+                raise error
+
+            queue = WorkQueue(work, lambda _key, _error: None, workers=1, jitter=lambda: 1.0)
+            queue.start()
+            queue.add("a")
+            await asyncio.sleep(8.0)
+            for _ in range(3):
+                queue.add("a")
+            await asyncio.sleep(7.0 + asked)
+            await queue.close()
+            return [round(each, 1) for each in began]
+
+        assert virtual_time.run(body) == expected
+
+    def test_retry_during_a_pass_that_fails_is_not_lost(self) -> None:
+        async def retry(queue: WorkQueue) -> None:
+            await asyncio.sleep(1.525)  # while the third pass runs
+            queue.retry("a")
+
+        assert self.times(retry) == [0.0, 0.5, 1.5, 1.5]
+
     def test_retry_of_a_key_begins_it_again(self) -> None:
         async def events(queue: WorkQueue) -> None:
             await asyncio.sleep(1.0)
