@@ -99,6 +99,7 @@ class JournalReplica:
         self._replaced: deque[str] = deque()  # segments and snapshots to remove; appended to under the lock
         self._given_up: set[str] = set()  # snapshots in whose place the storage has an empty object
         self._sealed_to = 0  # the segments before this one are sealed
+        self._unproven = False  # the latest piece was found where it was sent before, and what follows is not known
         self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
         """Whether the last segment, as it was pulled, takes no more records: the next process begins another one."""
@@ -311,16 +312,17 @@ class JournalReplica:
     def _copy_segment(self, name: str) -> None:
         sent = self._sent.get(name, 0)
         data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
-        made = True
         while data:
             taken, made = self._create_piece(name, sent, data)
+            self._unproven = not made
             sent, data = sent + taken, data[taken:]
             self._sent[name] = sent
             self._pieces[name] = self._pieces.get(name, 0) + 1
-        if not made:
+        if self._unproven:
             # The answer to it was lost, perhaps long ago. What another process has done since then follows it, and
             # nothing that these records ask for may be done again.
             self._refuse_outdated()
+            self._unproven = False
 
     def _seal_before(self, number: int) -> None:
         """End the segments before this one where they end for this process, or find out that they do not."""

@@ -583,8 +583,20 @@ def test_a_write_found_late_is_refused_where_another_continued(
     other.pull()
     journal_of(tmp_path / "there").append(b"it has begun")
     other.copy()
-    with pytest.raises(FencedError, match="another process writes this experiment"):
-        replica.copy()
+    reads = DirectoryStorage.read
+    with monkeypatch.context() as patch:
+
+        def unavailable(self: DirectoryStorage, key: str) -> bytes:
+            if key.rpartition("/")[2].isdigit() and int(key.rpartition("/")[2]):
+                raise StorageUnavailableError("not now")
+            return reads(self, key)
+
+        patch.setattr(DirectoryStorage, "read", unavailable)
+        with pytest.raises(StorageUnavailableError):
+            replica.copy()
+    for _ in range(2):
+        with pytest.raises(FencedError, match="another process writes this experiment"):
+            replica.copy()
 
 
 def test_segment_with_unacknowledged_tail_is_replaceable(
