@@ -4,8 +4,9 @@ Files are copied after each checkpoint, from time to time, and again at the end 
 have changed since. What the experiment writes itself is left out: the process that runs the experiment copies it.
 
 Invariants: a file that cannot be copied ends no trial; the first ones are named, each in one warning. Nothing is
-copied once the attempt is superseded or its experiment deleted. While the storage is unavailable, a copy is given up
-as a whole and made again later; the one at the end of the attempt is retried for `LAST_COPY_S`, not for each file.
+copied once the attempt is superseded or its experiment deleted. When two files find the storage unavailable, a copy
+is given up as a whole and made again later; the one at the end of the attempt is retried for `LAST_COPY_S`, not for
+each file. What the storage denies is not retried.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import Storage, StorageUnavailableError
+from trialpod.storage.base import (
+    Storage,
+    StorageCredentialsError,
+    StorageDeniedError,
+    StorageUnavailableError,
+)
 from trialpod.storage.layout import (
     ERROR_FILE,
     EVENT_FILE_PREFIX,
@@ -87,11 +94,19 @@ class ArtifactCopies:
         """Have the files copied soon."""
         self._wanted.set()
 
-    def finish(self, timeout_s: float | None = None) -> bool:
-        """Copy what has changed and end; return whether there was time for it."""
+    def finish(self, time_left_s: Callable[[], float | None] = lambda: None) -> bool:
+        """Copy what has changed and end; return whether there was time for it.
+
+        Args:
+            time_left_s: returns the seconds that are left, None without a limit; called repeatedly.
+        """
         self._last = True
         self._wanted.set()
-        self._thread.join(timeout_s)
+        while self._thread.is_alive():
+            left = time_left_s()
+            if left is not None and left <= 0.0:
+                break
+            self._thread.join(0.25 if left is None else min(left, 0.25))
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -104,7 +119,7 @@ class ArtifactCopies:
                 try:
                     self._copy()
                 except StorageUnavailableError as error:  # which its own retries have waited for
-                    if last and self._clock() < until and not self._stopped():
+                    if last and _may_pass(error) and self._clock() < until and not self._stopped():
                         self._sleep(1.0)
                         continue
                     self._warn("", str(error))
@@ -122,6 +137,7 @@ class ArtifactCopies:
             self._storage = self._open()
         if self._is_deleted(self._storage):
             return
+        problem: StorageUnavailableError | None = None
         for key, stamp in changed:
             if self._stopped():
                 return
@@ -130,11 +146,15 @@ class ArtifactCopies:
                 self._known[key] = stamp
             except FileNotFoundError:
                 continue
-            except StorageUnavailableError:
-                raise
             except (StorageError, OSError, ValueError) as error:
-                if os.path.lexists(self._folder / key):
+                if _may_pass(error):
+                    if problem is not None:
+                        raise
+                    problem = error
+                elif os.path.lexists(self._folder / key):
                     self._warn(key, str(error))
+        if problem is not None:
+            raise problem
 
     def _is_deleted(self, storage: Storage) -> bool:
         try:
@@ -163,3 +183,9 @@ class ArtifactCopies:
         if key not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(key)
             log.warning("%s of the trial is not kept: %s", key or "what else is in the directory", problem)
+
+
+def _may_pass(error: Exception) -> TypeGuard[StorageUnavailableError]:
+    """Return whether the storage may do later what it has not done; it keeps to what it denies."""
+    denied = isinstance(error, StorageDeniedError | StorageCredentialsError)
+    return isinstance(error, StorageUnavailableError) and not denied

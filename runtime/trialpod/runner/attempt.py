@@ -434,9 +434,12 @@ class Attempt:
         )
 
     def _finish_artifacts(self, spare_s: float) -> None:
-        if self._artifacts is not None:
+        def left() -> float | None:
             seconds = self.time_left_s()
-            self._artifacts.finish(None if seconds is None else max(0.0, seconds - spare_s))
+            return None if seconds is None else seconds - spare_s
+
+        if self._artifacts is not None:
+            self._artifacts.finish(left)
 
     def close(self) -> None:
         """End the writing of checkpoints, and remove local copies."""

@@ -8,7 +8,7 @@ import pytest
 
 from trialpod.errors import StorageError
 from trialpod.runner.artifacts import LAST_COPY_S, ArtifactCopies
-from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 
 
@@ -22,6 +22,8 @@ class Counting(DirectoryStorage):
         self.put.append(key)
         if key == "refused":
             raise StorageError("no room")
+        if key == "denied":
+            raise StorageDeniedError("no permission")
         if self.unavailable:
             self.unavailable -= 1
             raise StorageUnavailableError("no answer")
@@ -50,7 +52,7 @@ def test_only_what_the_trial_wrote_itself_is_copied(places: tuple[Path, Counting
     )
     os.symlink("a.txt", trial / "link")
     copies = ArtifactCopies(trial, lambda: storage)
-    assert copies.finish(10)
+    assert copies.finish(lambda: 10.0)
     assert sorted(storage.list()) == ["a.txt", "deep/er/b.txt", "deep/result.json"]
 
 
@@ -62,7 +64,7 @@ def test_unchanged_files_are_copied_once(places: tuple[Path, Counting]) -> None:
         assert copies._thread.is_alive()
     write(trial, "c")
     (trial / "b").write_text("longer than before")
-    assert copies.finish(10)
+    assert copies.finish(lambda: 10.0)
     assert sorted(storage.put) == ["a", "b", "b", "c"]
     assert storage.read("b") == b"longer than before"
 
@@ -74,7 +76,7 @@ def test_what_cannot_be_copied_is_named_once(places: tuple[Path, Counting], capl
     while storage.put.count("refused") < 3:
         assert copies._thread.is_alive()
     with caplog.at_level(logging.WARNING):
-        assert copies.finish(10)
+        assert copies.finish(lambda: 10.0)
     assert storage.list() == ["taken"]
     assert caplog.text.count("no room") == 1
 
@@ -84,8 +86,17 @@ class TestUnavailableStorage:
         trial, storage = places
         write(trial, "a", "b")
         storage.unavailable = 3
-        assert ArtifactCopies(trial, lambda: storage, sleep=lambda _: None).finish(10)
+        assert ArtifactCopies(trial, lambda: storage, sleep=lambda _: None).finish(lambda: 10.0)
         assert sorted(storage.list()) == ["a", "b"]
+
+    def test_that_denies_a_file_is_asked_once_and_keeps_the_others(
+        self, places: tuple[Path, Counting], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        trial, storage = places
+        write(trial, "denied", "other")
+        assert ArtifactCopies(trial, lambda: storage, sleep=lambda _: None).finish(lambda: 10.0)
+        assert (storage.list(), storage.put.count("denied")) == (["other"], 1)
+        assert "denied of the trial is not kept: no permission" in caplog.text
 
     def test_ends_the_wait_once_and_not_for_each_file(
         self, places: tuple[Path, Counting], caplog: pytest.LogCaptureFixture
@@ -98,7 +109,7 @@ class TestUnavailableStorage:
         def sleep(seconds: float) -> None:
             now[0] += seconds + 60.0  # a request is retried for a minute before
 
-        assert ArtifactCopies(trial, lambda: storage, clock=lambda: now[0], sleep=sleep).finish(10)
+        assert ArtifactCopies(trial, lambda: storage, clock=lambda: now[0], sleep=sleep).finish(lambda: 10.0)
         assert LAST_COPY_S <= now[0] < LAST_COPY_S + 100
         assert caplog.text.count("no answer") == 1
 
@@ -106,11 +117,11 @@ class TestUnavailableStorage:
 def test_nothing_is_copied_once_superseded_or_deleted(places: tuple[Path, Counting]) -> None:
     trial, storage = places
     write(trial, "a")
-    assert ArtifactCopies(trial, lambda: storage, stopped=lambda: True).finish(10)
-    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
+    assert ArtifactCopies(trial, lambda: storage, stopped=lambda: True).finish(lambda: 10.0)
+    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(lambda: 10.0)
     assert storage.put == []
     write(Path(storage.parent().local_path("") or ""), ".trialpod/experiment.json")
-    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
+    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(lambda: 10.0)
     assert storage.put == ["a"]
 
 
@@ -125,5 +136,5 @@ def test_keys_that_open_only_the_trials_folder_suffice(
     write(trial, "a")
     above = storage.parent().local_path("") or Path()
     monkeypatch.setattr(storage, "parent", lambda: Denied(above))
-    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(10)
+    assert ArtifactCopies(trial, lambda: storage, marked=True).finish(lambda: 10.0)
     assert storage.put == ["a"]
