@@ -69,7 +69,11 @@ def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
 
 
 def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without those that a later attempt of the trial went back behind, or reported again."""
+    """Return the rows without those that a later attempt of the trial went back behind, or reported again.
+
+    An exploit goes back too, with another config and from another trial's checkpoint: only what it reports again is
+    left out before it.
+    """
     attempts: list[int] = []
     attempt, before = 0, -math.inf
     for row in rows:
@@ -82,12 +86,18 @@ def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return list(rows)
     newest: dict[Any, int] = {}
     starts = [math.inf] * (attempt + 1)  # the first iteration of each attempt
+    configs: list[Any] = [None] * (attempt + 1)
     for row, number in zip(rows, attempts, strict=True):
         iteration = _iteration(row)
         newest[iteration] = number
         if isinstance(iteration, (int, float)):
             starts[number] = min(starts[number], iteration)
-    ends = [min(starts[number + 1 :], default=math.inf) for number in range(attempt + 1)]
+        if configs[number] is None:
+            configs[number] = {key: value for key, value in row.items() if key.partition("/")[0] == "config"}
+    ends = [math.inf] * (attempt + 1)  # the iteration to which a later attempt with the same config went back
+    for number in reversed(range(attempt)):
+        if configs[number] == configs[number + 1]:
+            ends[number] = min(ends[number + 1], starts[number + 1])
     kept = []
     for row, number in zip(rows, attempts, strict=True):
         iteration = _iteration(row)

@@ -76,6 +76,11 @@ class TestAnAttemptThatEndsBeforeTheCrashedOne:
         kept = without_superseded([*self.ROWS, row(3, 1, 30.0)])
         assert [each["loss"] for each in kept] == [0.1, 0.2, 30.0]
 
+    def test_an_exploit_leaves_what_it_does_not_report_again(self) -> None:
+        rows = [{**each, "config": {"lr": 0.1}} for each in self.ROWS[:10]]
+        rows += [{**row(n, n - 5, n), "config": {"lr": 0.2}} for n in (6, 7)]
+        assert [each["loss"] for each in without_superseded(rows)][4:] == [0.5, 6, 7, 0.8, 0.9, 1.0]
+
     def test_a_later_start_leaves_all_before_it(self) -> None:
         rows = [row(1, 1, 0.1), row(2, 2, 0.2), row(9, 1, 0.9)]
         assert without_superseded(rows) == rows
