@@ -61,13 +61,14 @@ def run_all(
     if not workers:
         work(tick or (lambda: None))
     for worker in workers:
-        while tick is not None and not errors and worker.is_alive():
+        while tick is not None and worker.is_alive():
             worker.join(tick_s)
             if worker.is_alive():
                 try:
                     tick()
                 except BaseException as error:  # noqa: BLE001 - raised below
                     errors.append(error)
+                    tick = None
         worker.join()
     if errors:
         raise errors[0]

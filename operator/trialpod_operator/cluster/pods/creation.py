@@ -174,7 +174,8 @@ class PodCreation:
             uid = await self._pods.work.create_pod(binding.trial, binding.attempt, binding.resources)
             if uid is None:
                 return False
-            binding.pod_uid, binding.created_at = uid, self._pods.clock()
+            binding.created_at = self._pods.clock()
+            binding.pod_uid = binding.pod_uid if binding.assigned else uid
         ranks = self._pods.groups.missing(binding)
         uids = await gather_all(*(self._create_worker(binding, rank) for rank in ranks))
         return all(uids)

@@ -148,8 +148,10 @@ class FunctionTrainable(Trainable):
         return True
 
     def cleanup(self) -> None:
-        """End the function at its next report."""
+        """End the function at its next report; another step would run it from its beginning."""
         self._end()
+        self._hand = _Hand()
+        self._hand.remove()
 
     def _start(self) -> None:
         info = TrialInfo(
@@ -196,6 +198,9 @@ class FunctionTrainable(Trainable):
             thread.join(float(os.environ.get("TUNE_FUNCTION_THREAD_TIMEOUT_S", "2")))
             if thread.is_alive():
                 _late.add(thread)
+                session = sessions.current()
+                if session is not None and session.channel is hand:
+                    sessions.install(None)
                 return
         hand.remove()
 
