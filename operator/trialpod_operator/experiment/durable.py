@@ -365,9 +365,11 @@ class DurableExperiment:
     def committed(self) -> Awaitable[None] | None:
         """Return None when everything applied so far is durable, else an awaitable of that moment.
 
-        It, and its awaitable, raise NotReadyError when the experiment breaks before.
+        It, and its awaitable, raise NotReadyError when the experiment breaks before, or was closed.
         """
         self._refuse_when_broken()
+        if self._closed:
+            raise NotReadyError("the experiment was closed")
         if self.decisions is not None and self.decisions.deferred:
             return self._applied_and_committed()
         return None if self.is_committed else self._wait_for_replica()

@@ -84,7 +84,7 @@ class PodLogs:
         self._clock = clock
         self._logs = logs
         self._from_before = {pod["metadata"].get("uid") for pod in cache.pods(self._key)}
-        self._kept: set[str] = set()  # uids of the pods whose log is kept, in the storage or on its way there
+        self._kept: set[str] = set()  # uids of pods whose log is kept (or on its way), or given up
         self._so_far: dict[str, int] = {}  # by pod's uid: characters kept of what it printed before it was to end
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be fetched in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
@@ -267,6 +267,7 @@ class PodLogs:
             return False
         logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
         self._stop_reading(metadata.get("uid", ""), lambda _since, _known: True)
+        self._kept.add(metadata.get("uid", ""))  # it may stay for long, on a node that is lost
         return True
 
     def _stop_reading(self, uid: str, which: Callable[[tuple[str, str], _Reading], bool]) -> None:
