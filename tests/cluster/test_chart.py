@@ -326,7 +326,7 @@ def test_images_can_be_named_by_their_digests() -> None:
     documents = render({"image.digest": digest, "minio.enabled": True, "minio.image.digest": digest})
     assert operator(documents)["image"] == f"trialpod@{digest}"
     minio = documents["Deployment", "tp-trialpod-minio"]["spec"]["template"]["spec"]
-    assert minio["containers"][0]["image"] == f"minio@{digest}"
+    assert minio["containers"][0]["image"] == f"minio/minio@{digest}"
     assert minio["initContainers"][0]["image"] == f"trialpod@{digest}"
 
 
