@@ -555,6 +555,20 @@ def test_unreplicated_writes_are_copied_by_next_process(tmp_path: Path, storage:
     assert history(tmp_path / "there") == (None, [b"one", b"two", b"three"])
 
 
+def copy_unheard(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy, and lose the answer to the first write."""
+    with monkeypatch.context() as patch:
+        real = DirectoryStorage.write_new
+
+        def unheard(self: DirectoryStorage, key: str, data: bytes) -> None:
+            real(self, key, data)
+            raise StorageUnavailableError("the connection broke")
+
+        patch.setattr(DirectoryStorage, "write_new", unheard)
+        with pytest.raises(StorageUnavailableError):
+            replica.copy()
+
+
 def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
     journal_of(here).append(b"one")
@@ -569,16 +583,7 @@ def test_a_write_found_late_is_refused_where_another_continued(
     here = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
     here.append(b"start the trial")
-    with monkeypatch.context() as patch:
-        real = DirectoryStorage.write_new
-
-        def unheard(self: DirectoryStorage, key: str, data: bytes) -> None:
-            real(self, key, data)
-            raise StorageUnavailableError("the connection broke")
-
-        patch.setattr(DirectoryStorage, "write_new", unheard)
-        with pytest.raises(StorageUnavailableError):
-            replica.copy()
+    copy_unheard(replica, monkeypatch)
     other = Replica(tmp_path / "there", storage)
     other.pull()
     journal_of(tmp_path / "there").append(b"it has begun")
@@ -605,16 +610,7 @@ def test_segment_with_unacknowledged_tail_is_replaceable(
     journal = journal_of(tmp_path / "here")
     replica = Replica(tmp_path / "here", storage)
     journal.append(b"one")
-    with monkeypatch.context() as patch:
-        real = DirectoryStorage.write_new
-
-        def unheard(self: DirectoryStorage, key: str, data: bytes) -> None:
-            real(self, key, data)
-            raise StorageUnavailableError("the connection broke")
-
-        patch.setattr(DirectoryStorage, "write_new", unheard)
-        with pytest.raises(StorageUnavailableError):
-            replica.copy()
+    copy_unheard(replica, monkeypatch)
     journal.append(b"two")
     journal.write_snapshot(b"one,two")
     replica.copy()
