@@ -104,7 +104,7 @@ class EventEncoder:
         fields[1::2] = values
         try:
             return shape.pack(*fields)
-        except OverflowError:  # beyond what 32 bits hold
+        except (OverflowError, struct.error):  # beyond what 32 bits hold, or an integer beyond any float
             fields[1::2] = [_as_float32(value) for value in values]
             return shape.pack(*fields)
 
@@ -151,7 +151,7 @@ def _number(value: Any) -> float:
 def _as_float32(value: float) -> float:
     if -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
         return float(value)
-    return math.copysign(math.inf, value)
+    return math.inf if value > 0 else -math.inf
 
 
 def _varint(value: int) -> bytes:

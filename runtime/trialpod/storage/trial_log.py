@@ -440,7 +440,12 @@ def _slow(result: Mapping[str, Any]) -> bytes:
 
 def _csv_row(values: list[Any]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator=_CSV_END).writerow(values)
+    try:
+        csv.writer(text, lineterminator=_CSV_END).writerow(values)
+    except ValueError:  # an integer with more digits than Python writes
+        text = io.StringIO()
+        known = [_text_of_huge(value) if value.__class__ is int else value for value in values]
+        csv.writer(text, lineterminator=_CSV_END).writerow(known)
     return text.getvalue()[: -len(_CSV_END)].encode(errors="backslashreplace")
 
 

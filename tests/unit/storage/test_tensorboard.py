@@ -49,6 +49,14 @@ def steps(path: Path) -> list[int]:
     return [event[10] for event in events]
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [(10**400, float("inf")), (-(10**400), float("-inf")), (1e300, float("inf"))]
+)
+def test_a_number_beyond_any_float_is_infinite(value: float, shown: float) -> None:
+    [event] = records(ENCODER.encode({"loss": value}))
+    assert struct.unpack("<f", event[-4:]) == (shown,)
+
+
 def test_the_bytes_are_those_that_tensorboard_reads() -> None:
     # TensorBoard 2.21 reads these as: wall_time 1.5, file_version brain.Event:2; then wall_time 1700000000, step 300,
     # ray/tune/loss = 0.25, ray/tune/group/acc = 3. Its own writer makes the same bytes.

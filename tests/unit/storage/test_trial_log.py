@@ -86,6 +86,16 @@ def test_unusual_values_are_kept_as_far_as_json_can(tmp_path):
     assert len(rows(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_integers_of_any_size_are_written(tmp_path, digits):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"loss": 0.5, "huge": 10**digits}])
+    log.flush()
+    expected = 10**digits if digits < 4300 else hex(10**digits)
+    assert results(tmp_path)[0]["huge"] == expected
+    assert rows(tmp_path)[0]["huge"] == str(expected)
+
+
 def test_a_reported_name_that_is_static_gives_way(tmp_path):
     log = TrialLog(tmp_path, STATIC)
     log.append([{"pid": 99, "config/lr": 5, "loss": 1}])
