@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from trialpod.cli.program import program
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS
+from trialpod.protocol.readable import real_number
 from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.api.gpus import is_gpu
 from trialpod_operator.display.progress import done
@@ -242,13 +243,14 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
     name = one_line(metric)
     values = [row.last_result[metric] for row in view.rows if metric in row.last_result]
     if values:
-        if all(isinstance(value, (int, float)) and not math.isfinite(value) for value in values):
+        found = map(real_number, values)
+        if all(number is not None and not math.isfinite(number) for number in found):
             return f"no best trial: every {name!r} that was reported is NaN or infinite"
         return f"no best trial: {name!r} was reported, but never as a number"
     lines = [f"no best trial: no trial reported the metric {name!r}"]
     if keys:
         more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
-        lines.append(f"  reported were: {', '.join(map(one_line, keys[:MAX_KEYS]))}{more}")
+        lines.append(f"  reported metrics: {', '.join(map(one_line, keys[:MAX_KEYS]))}{more}")
         close = nearest(metric, keys)
         if close is not None:
             where = "either place" if view.vocabulary.yaml else "TuneConfig, or what the Trainable reports,"

@@ -116,7 +116,7 @@ def test_no_best_trial_is_said_on_standard_error_with_status_1(run: Any, capsys:
     assert run(best, "--metric", "los") == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "reported were: accuracy, loss\n  did you mean 'loss'?" in captured.err
+    assert "reported metrics: accuracy, loss\n  did you mean 'loss'?" in captured.err
 
 
 @settings(max_examples=40)

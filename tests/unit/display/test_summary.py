@@ -119,7 +119,7 @@ def test_a_used_up_time_budget_is_doubled_to_continue() -> None:
             9,
             (
                 "no best trial: no trial reported the metric 'accuracy'\n"
-                "  reported were: acuracy, loss\n"
+                "  reported metrics: acuracy, loss\n"
                 "  did you mean 'acuracy'? Correct the metric's name in either place and run it again; for these "
                 "results: trialpod best ./trialpod-results/digits --metric acuracy --mode max"
             ),
@@ -133,6 +133,7 @@ def test_a_used_up_time_budget_is_doubled_to_continue() -> None:
             ),
         ),
         ({"accuracy": math.nan}, 9, "no best trial: every 'accuracy' that was reported is NaN or infinite"),
+        ({"accuracy": 10**400}, 9, "no best trial: every 'accuracy' that was reported is NaN or infinite"),
         ({"accuracy": "high"}, 9, "no best trial: 'accuracy' was reported, but never as a number"),
         ({}, 0, "no best trial: no trial has reported a result"),
     ],
