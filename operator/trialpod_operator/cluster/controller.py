@@ -263,8 +263,7 @@ class Controller:
             return
         trial_id = str((item.get("spec") or {}).get("trialId"))
         shown = str((item.get("status") or {}).get("state") or "")
-        by_user = deleted or bool((item.get("spec") or {}).get("stop"))
-        if by_user or controller.contradicts(trial_id, shown):
+        if deleted or (item.get("spec") or {}).get("stop") or controller.contradicts(trial_id, shown):
             controller.trial_changed(trial_id)
             self.queue.add(key)
 

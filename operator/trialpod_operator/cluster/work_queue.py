@@ -7,8 +7,8 @@ Own code, because Python's client has none, and kopf queues events of one object
 
 Invariants: a key added while it is processed is processed again afterwards. A failed key is retried with backoff,
 which new events shorten to `EVENT_DELAY_S`, but never to less than the server has asked for; only `retry` ends it. A
-large key rests after each pass, so that its events are merged
-and the loop has time for others. Owned by one event loop.
+large key rests after each pass, so that its events are merged and the loop has time for others. Owned by one event
+loop.
 """
 
 from __future__ import annotations

@@ -175,7 +175,8 @@ class PodCreation:
             if uid is None:
                 return False
             binding.created_at = self._pods.clock()
-            binding.pod_uid = binding.pod_uid if binding.assigned else uid
+            if not binding.assigned:
+                binding.pod_uid = uid
         ranks = self._pods.groups.missing(binding)
         uids = await gather_all(*(self._create_worker(binding, rank) for rank in ranks))
         return all(uids)

@@ -3,7 +3,7 @@
 A scheduler says by `FILE_PARAMETERS` which they are, and which parameter takes the lines of the file in their place.
 A scheduler within another one's parameters, as ``{"name": ..., "parameters": {...}}``, is looked at too.
 
-Invariants: no message shows anything of a file; no more of a file is read than `MOST_BYTES`.
+Invariants: no message shows anything of a file; no more of a file is read than `MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.catalogue import SCHEDULERS
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 
 
 def file_parameters(name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -61,12 +61,12 @@ def read_lines(path: str, parameter: str) -> list[str]:
     """
     try:
         with open(os.path.expanduser(path), "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInputError(f"{parameter} {path} cannot be read: {reason}", parameter=parameter) from None
-    if len(data) > MOST_BYTES:
-        raise InvalidInputError(f"{parameter} {path} is larger than {MOST_BYTES} bytes", parameter=parameter)
+    if len(data) > MAX_BYTES:
+        raise InvalidInputError(f"{parameter} {path} is larger than {MAX_BYTES} bytes", parameter=parameter)
     try:
         return data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:

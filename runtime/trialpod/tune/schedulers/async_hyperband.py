@@ -34,7 +34,7 @@ from trialpod.tune.plugins.objectives import Objective, losses, point_of
 from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, check_rungs, decoded, encoded, is_number
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
-_MOST_BRACKETS = 100
+_MAX_BRACKETS = 100
 
 
 @algorithm("async_hyperband", "asha", "asynchyperband")
@@ -86,9 +86,9 @@ class AsyncHyperBandScheduler(MetricScheduler):
             raise InvalidInputError(
                 f"reduction_factor must be greater than 1, got {reduction_factor!r}", parameter="reduction_factor"
             )
-        if isinstance(brackets, bool) or not isinstance(brackets, int) or not 1 <= brackets <= _MOST_BRACKETS:
+        if isinstance(brackets, bool) or not isinstance(brackets, int) or not 1 <= brackets <= _MAX_BRACKETS:
             raise InvalidInputError(
-                f"brackets must be a whole number from 1 to {_MOST_BRACKETS}, got {brackets!r}", parameter="brackets"
+                f"brackets must be a whole number from 1 to {_MAX_BRACKETS}, got {brackets!r}", parameter="brackets"
             )
         check_rungs(grace_period, max_t, reduction_factor)
         super().__init__(time_attr, metric, mode, seed)

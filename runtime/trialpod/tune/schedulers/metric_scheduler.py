@@ -23,7 +23,7 @@ from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialSchedu
 RAY_PENDING_TRIALS = 200
 """So many trials wait at least in Ray, where there are as many; brackets are filled with them."""
 
-MOST_RUNGS = 1000
+MAX_RUNGS = 1000
 """More rungs are a reduction_factor too close to 1; a million of them would fill the operator's memory."""
 
 
@@ -186,10 +186,10 @@ def check_at_least(name: str, value: Any, lower: float) -> None:
 
 
 def check_rungs(lowest: float, max_t: float, reduction_factor: float) -> None:
-    """Refuse more than `MOST_RUNGS` rungs from `lowest` to `max_t`, before any is made."""
-    if (math.log(max_t) - math.log(lowest)) / math.log(reduction_factor) > MOST_RUNGS:
+    """Refuse more than `MAX_RUNGS` rungs from `lowest` to `max_t`, before any is made."""
+    if (math.log(max_t) - math.log(lowest)) / math.log(reduction_factor) > MAX_RUNGS:
         raise InvalidInputError(
-            f"reduction_factor={reduction_factor!r} makes more than {MOST_RUNGS} rungs up to max_t={max_t!r}: use a "
+            f"reduction_factor={reduction_factor!r} makes more than {MAX_RUNGS} rungs up to max_t={max_t!r}: use a "
             "greater one, such as 3",
             parameter="reduction_factor",
         )

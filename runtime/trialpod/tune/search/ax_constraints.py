@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from trialpod.errors import InvalidInputError
 
 _ARITHMETIC = re.compile(r"(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?![\w.])|<=|>=|[-+*/()<>=])+", re.ASCII)
-_MOST = 1000
+_MAX_CHARACTERS = 1000
 
 
 def renamed(constraint: str, names: Mapping[str, str]) -> str:
@@ -26,8 +26,8 @@ def renamed(constraint: str, names: Mapping[str, str]) -> str:
         InvalidInputError: something in it is neither a parameter nor arithmetic.
     """
     words = constraint.split()
-    if len(constraint) > _MOST:
-        raise _refusal(constraint, f"it has more than {_MOST} characters")
+    if len(constraint) > _MAX_CHARACTERS:
+        raise _refusal(constraint, f"it has more than {_MAX_CHARACTERS} characters")
     for word in words:
         if word not in names and (not _ARITHMETIC.fullmatch(word) or "**" in word or "//" in word):
             raise _refusal(constraint, f"{word!r:.80} is none of these; put spaces around the names of parameters")

@@ -91,7 +91,7 @@ def test_what_is_no_policy_is_refused(arguments: dict[str, Any], message: str) -
 def test_no_message_shows_what_is_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
 ) -> None:
-    monkeypatch.setattr("trialpod.tune.plugins.file_parameters.MOST_BYTES", 64)
+    monkeypatch.setattr("trialpod.tune.plugins.file_parameters.MAX_BYTES", 64)
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(InvalidInputError, match=message) as raised:
         PopulationBasedTrainingReplay(str(tmp_path / "key"))
