@@ -201,6 +201,10 @@ class ObjectCache:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]
 
+    def pod_names(self, key: str) -> Collection[str]:
+        """Return the names of all pods of an experiment, which change with the next event."""
+        return self._pods.get(key, {}).keys()
+
     def deciders(self, key: str) -> list[Object]:
         """Return the pods of an experiment's deciders."""
         return [_must(item) for item in self._deciders.get(key, {}).values()]

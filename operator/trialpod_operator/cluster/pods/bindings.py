@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -152,7 +152,7 @@ class PodBindings:
                 pods.changed.add(trial.trial_id)
 
     def _collect_again(self) -> None:
-        self._pods.attention.sweep_by(self._pods.clock())
+        self._pods.attention.remove_by(self._pods.clock())
         self._pods.enqueue()
 
     # -- for the experiment's controller --
@@ -204,8 +204,9 @@ class PodBindings:
     def _record_removal(self, name: str) -> None:
         """Have a pod without an attempt removed; one that leaves takes what it printed along."""
         now, pod = self._pods.clock(), self._pods.cache.pod(self._pods.key, name)
+        self._collector.note(name)
         if pod is not None and pod["metadata"].get("deletionTimestamp"):
-            self._pods.attention.sweep_by(now)
+            self._pods.attention.remove_by(now)
         else:
             self._pods.attention.record_removal(now, len(self._pods.bindings))
 
@@ -233,6 +234,8 @@ class PodBindings:
                     binding.stop_at = self._pods.clock() + (0.0 if hangs else self._grace_s)
                     self._pods.attention.add(trial.trial_id)
                     self._pods.changed.add(trial.trial_id)
+                    if hangs:
+                        self._record_removal(self._pods.pod_name(binding))
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
                 self._end_run(trial)
             case _:
@@ -270,17 +273,16 @@ class PodBindings:
 
     async def _advance(self, now: float, look: Look) -> None:
         # Ends first: a freed slot is used in this pass.
-        bindings = look.bindings
-        for start in range(0, len(bindings), SLICE):
-            self._endings.record(now, bindings[start : start + SLICE])
-            if start + SLICE < len(bindings):
-                await asyncio.sleep(0)  # other experiments have their turn
+        await _in_slices(look, lambda bindings: self._endings.record(now, bindings))
         # Attempts that have not called for a while may have ended without an event: ask the API server.
-        await self._endings.ask_about_silent(now, look)
+        silent: list[PodBinding] = []
+        await _in_slices(look, lambda bindings: silent.extend(self._endings.find_silent(now, bindings)))
+        if silent:
+            await self._endings.ask_about_silent(now, silent)
         # Start groups whose pods all wait, end those that lost one.
         await self._reconcile_groups(now)
         # End attempts that were to stop before they began; running ones are stopped by deleting their pods, below.
-        self._stop_overdue(now, look)
+        await _in_slices(look, lambda bindings: self._stop_overdue(now, bindings))
         # Delete pending pods of an earlier image or template, before pods are created from the corrected one.
         await self._replace_outdated(look)
         # Give idle pods their next attempts, before pods are created for these.
@@ -290,12 +292,12 @@ class PodBindings:
         # Begin to create what is missing; its names keep it from being created twice.
         self._creation.begin(now, look)
         # Delete what no attempt needs, logs first; new pods do not wait for that.
-        if look.sweeps:
-            await self._collect_garbage(now)
+        if look.removes:
+            await self._collect_garbage(now, every=look.sweeps)
         # Tell the engine how many attempts the cluster takes.
-        self._find_placed(look)
+        await _in_slices(look, self._find_placed)
         if self._pods.durable.engine.state.settings is not None:
-            self._tell_capacity(self._pods.durable.engine.state.required_settings, look)
+            self._tell_capacity(self._pods.durable.engine.state.required_settings)
 
     # -- what should run --
 
@@ -410,11 +412,11 @@ class PodBindings:
 
     # -- creating and ending pods --
 
-    def _stop_overdue(self, now: float, look: Look) -> None:
-        for binding in look.bindings:
+    def _stop_overdue(self, now: float, bindings: Iterable[PodBinding]) -> None:
+        for binding in bindings:
             if binding.stop_at is None or now < binding.stop_at:
                 continue
-            if not binding.assigned:
+            if not binding.assigned and self._pods.is_bound(binding):
                 cause = "paused" if binding.trial.current.decision == "pause" else "stopped"
                 end = AttemptEnd(cause=cause)  # type: ignore[arg-type]  # both are causes
                 self._pods.durable.apply(
@@ -452,7 +454,7 @@ class PodBindings:
         waits = (pod.get("status") or {}).get("phase") in (None, "", "Pending") and not queues.is_held(pod)
         return made_from != self._digest and waits and not is_leaving(pod, self._pods.work.deleted)
 
-    async def _collect_garbage(self, now: float) -> None:
+    async def _collect_garbage(self, now: float, *, every: bool) -> None:
         current, stopped = set[str](), set[str]()
         for binding in self._pods.bindings.values():
             continues = binding.stop_at is None or now < binding.stop_at
@@ -467,7 +469,8 @@ class PodBindings:
             labels = pod["metadata"].get("labels") or {}
             return self._pods.in_place.holds(labels.get(names.TRIAL_ID_LABEL, ""), attempt_label(pod))
 
-        await self._collector.collect(now, current, stopped, stays, self._pods.durable.engine.state.trials)
+        trials = self._pods.durable.engine.state.trials
+        await self._collector.collect(now, current, stopped, stays, trials, every=every)
 
     # -- small parts --
 
@@ -483,17 +486,22 @@ class PodBindings:
             or bool(queues.queue_of(spec.template))
         )
 
-    def _find_placed(self, look: Look) -> None:
-        """Keep count of the attempts that have a node, or their work already."""
-        for binding in look.bindings:
-            if binding.assigned or node_of(self._pods.own_pod(binding)):
-                self._placed.add(binding.trial.trial_id)
+    def _find_placed(self, bindings: Iterable[PodBinding]) -> None:
+        """Count the attempts that have a node, or their work already; find out whether pods are in a queue."""
+        for binding in bindings:
+            if not self._pods.is_bound(binding):
+                continue  # it has ended in this pass
+            trial_id, pod = binding.trial.trial_id, self._pods.own_pod(binding)
+            if binding.assigned or node_of(pod):
+                self._placed.add(trial_id)
             else:
-                self._placed.discard(binding.trial.trial_id)
+                self._placed.discard(trial_id)
+            self._queued = self._queued or (pod is not None and bool(queues.queue_of(pod)))
 
-    def _tell_capacity(self, settings: Settings, look: Look) -> None:
-        if look.sweeps:
-            self.observe_capacity(settings)
+    def _tell_capacity(self, settings: Settings) -> None:
+        spec = self._pods.experiment().spec
+        if self._queued or spec.workers is not None or queues.queue_of(spec.template):
+            self.observe_capacity(settings)  # what waits in a queue counts too
             return
         known = self._pods.durable.engine.state.flags.slots
         found = slots(known, len(self._placed), settings.max_concurrent)
@@ -532,19 +540,31 @@ class PodBindings:
             for at in (binding.stop_at, binding.expected_by, binding.explained_by, binding.not_before)
             if at
         ]
+        attention = self._pods.attention
+        if look.removes:
+            for at in self._collector.times():
+                if at > began:
+                    attention.remove_by(at)
         if look.sweeps:
-            times += self._collector.times()
             times += self._pods.groups.times(bindings)
             times += self._pods.reuse.times() if self._pods.reuse is not None else []
         times.append(self._pods.work.rejections.until)
         times = [at for at in times if at > began]
         if look.sweeps and bindings:
             times.append(began + (EVERY_S if self._pods.unassigned() else SILENT_S / 3))
-        attention = self._pods.attention
         for at in times:
             attention.sweep_by(at)
-        return max(0.2, attention.sweep_at - self._pods.clock()) if attention.sweep_at < math.inf else None
+        return max(0.2, attention.due_at - self._pods.clock()) if attention.due_at < math.inf else None
 
     @property
     def _grace_s(self) -> float:
         return grace_seconds(self._pods.experiment().spec)
+
+
+async def _in_slices(look: Look, work: Callable[[list[PodBinding]], None]) -> None:
+    """Do this with all attempts that a pass looks at, some at a time: other experiments get their turn in between."""
+    bindings = look.bindings
+    for start in range(0, len(bindings), SLICE):
+        work(bindings[start : start + SLICE])
+        if start + SLICE < len(bindings):
+            await asyncio.sleep(0)

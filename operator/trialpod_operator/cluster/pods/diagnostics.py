@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.pods.attention import Look
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason
@@ -197,21 +196,28 @@ class AttemptEndings:
             end = ending.attempt_end()
             self._pods.durable.apply(AttemptEnded(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
 
-    async def ask_about_silent(self, now: float, look: Look) -> None:
-        """Ask the server about pods that it may have lost without our hearing of it."""
-        asked = False
+    def find_silent(self, now: float, bindings: Iterable[PodBinding]) -> list[PodBinding]:
+        """Return those of these attempts whose pods the server may have lost without our hearing of it."""
         last_contact = self._pods.durable.last_contact
-        for binding in look.bindings:
+        found = []
+        for binding in bindings:
             contact = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
             if now - contact < MISSING_S:
                 continue  # the shortest patience there is
             pod = self._pods.own_pod(binding)
             if not binding.assigned and pod is None and not binding.created_at:
                 continue
-            if now - contact < self._patience_s(binding, pod, now):
-                continue
+            if now - contact >= self._patience_s(binding, pod, now):
+                found.append(binding)
+        return found
+
+    async def ask_about_silent(self, now: float, bindings: list[PodBinding]) -> None:
+        """Ask the server about the pods of these attempts."""
+        for binding in bindings:
+            if not self._pods.is_bound(binding) or not self.find_silent(now, [binding]):
+                continue  # it has ended, or was created again, meanwhile
+            pod = self._pods.own_pod(binding)
             binding.asked_at = now
-            asked = True
             exists = await self._pods.work.refresh_pod(self._pods.pod_name(binding))
             if exists and (not binding.assigned or self._pods.own_pod(binding) is not None):
                 continue
@@ -219,10 +225,9 @@ class AttemptEndings:
                 self._pods.cache.update_pod(pod, deleted=True)
             if not binding.assigned:
                 binding.reset_pod(now)
-            elif self._pods.bindings.get(binding.trial.trial_id) is binding:
+            elif self._pods.is_bound(binding):
                 self._ended(binding, _must(read_termination(pod, vanished=True)))
-        if asked:
-            self.record(now, look.bindings)
+        self.record(now, filter(self._pods.is_bound, bindings))
 
     def _patience_s(self, binding: PodBinding, pod: Object | None, now: float) -> float:
         if pod is None:

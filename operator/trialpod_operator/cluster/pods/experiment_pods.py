@@ -94,6 +94,10 @@ class ExperimentPods:
             del self.in_other_pods[binding.pod_key]
         return binding
 
+    def is_bound(self, binding: PodBinding) -> bool:
+        """Return whether an attempt should still have a pod."""
+        return self.bindings.get(binding.trial.trial_id) is binding
+
     def bound_to(self, which: PodKey) -> PodBinding | None:
         """Return the attempt that should run in that pod."""
         own = self.bindings.get(which[0])

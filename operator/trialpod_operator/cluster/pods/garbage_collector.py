@@ -57,6 +57,7 @@ class PodGarbageCollector:
         self._again = again
         self._beside: asyncio.Task[None] | None = None  # takes finished pods away
         self._leave_by: dict[str, float] = {}  # by pod name
+        self._noted: dict[str, None] = {}  # names of the pods that may be without an attempt, in that order
         self._look_at = 0.0  # when logs are asked for again
         self._gather_until = 0.0  # when finished pods are deleted however few there are; 0 = there are none
 
@@ -64,6 +65,11 @@ class PodGarbageCollector:
         """The attempt of a pod and its workers has ended; they are to exit by themselves, else are made to."""
         self._leave_by[name] = now + LEAVE_S
         self._leave_by |= dict.fromkeys(workers, now + WORKER_LEAVE_S)
+        self._noted |= dict.fromkeys((name, *workers))
+
+    def note(self, name: str) -> None:
+        """A pod may be without an attempt."""
+        self._noted[name] = None
 
     def keep(self, name: str) -> None:
         """A pod continues."""
@@ -86,6 +92,8 @@ class PodGarbageCollector:
         stopped: Collection[str],
         stays: Callable[[Object], bool],
         trials: Mapping[str, Trial],
+        *,
+        every: bool,
     ) -> None:
         """Delete what is to go.
 
@@ -95,28 +103,28 @@ class PodGarbageCollector:
             stopped: names of pods whose attempts have not ended, although they were to.
             stays: whether a pod is kept for another attempt.
             trials: the engine's, by id.
+            every: look at all pods, and not only at those that were noted.
         """
         self._work.logs.forget_deleted()
+        pods = self._without_attempt(current, every=every)
         finished: list[Object] = []
         leaving: list[Object] = []  # deleted while they ran: removed, with their logs, once they have exited
         unfinished: list[Object] = []
-        present = set()
-        for pod in self._cache.pods(self._key):
+        for pod in pods:
             metadata = pod["metadata"]
             name, uid = metadata["name"], metadata.get("uid", "")
             if uid in self._work.deleted or metadata.get("deletionTimestamp"):
-                if self._is_leaving(pod, stopped) and name not in current and pod_key(pod) is None:
+                self._leave_by.pop(name, None)
+                if self._is_leaving(pod, stopped) and pod_key(pod) is None:
                     leaving.append(pod)
                 continue
-            present.add(name)
-            if name in current or stays(pod):
+            if stays(pod):
                 continue
             if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
                 if name not in stopped and not self._has_its_place(pod):
                     finished.append(pod)
             elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
                 unfinished.append(pod)
-        self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
         # The logs of pods that run are read before their deletion, which does not wait for a slow one.
         running = [pod for pod in unfinished if (pod.get("status") or {}).get("phase") == "Running"]
         hung = [pod for pod in running if pod["metadata"]["name"] in stopped]
@@ -151,6 +159,17 @@ class PodGarbageCollector:
                 self._look_at = now + 0.01
             elif done < len(finished):
                 self._look_at = now + LOG_AGAIN_S
+
+    def _without_attempt(self, current: Collection[str], *, every: bool) -> list[Object]:
+        """Return the pods, or those of the noted ones, whose attempts do not continue; they stay noted."""
+        present = self._cache.pod_names(self._key)
+        gone = [name for name in (self._leave_by if every else self._noted) if name not in present]
+        for name in gone:
+            self._leave_by.pop(name, None)
+        noted = present if every else self._noted
+        self._noted = dict.fromkeys(name for name in noted if name in present and name not in current)
+        found = (self._cache.pod(self._key, name) for name in self._noted)
+        return [pod for pod in found if pod is not None]
 
     def _is_leaving(self, pod: Object, stopped: Collection[str]) -> bool:
         """Return whether a pod that was deleted may have a log that is not kept: of a finished one it is before."""

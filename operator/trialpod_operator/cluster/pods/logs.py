@@ -160,10 +160,9 @@ class PodLogs:
             self._no_log_since.keys(),
             self._reading.keys(),
         )
-        pods = self._cache.pods(self._key)
-        if max(map(len, known)) <= 2 * len(pods) + MAX_DELETED_PODS:
+        if max(map(len, known)) <= 2 * len(self._cache.pod_names(self._key)) + MAX_DELETED_PODS:
             return
-        present = {pod["metadata"].get("uid", "") for pod in pods}
+        present = {pod["metadata"].get("uid", "") for pod in self._cache.pods(self._key)}
         self._kept &= present
         self._missed &= present
         self._so_far = {uid: each for uid, each in self._so_far.items() if uid in present}

@@ -72,9 +72,9 @@ class World:
             }
             self.cache.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": phase}}, deleted=False)
 
-    def look(self, now: float, *current: str, stopped: tuple[str, ...] = ()) -> list[list[str]]:
+    def look(self, now: float, *current: str, stopped: tuple[str, ...] = (), every: bool = True) -> list[list[str]]:
         async def one() -> None:
-            await self.collector.collect(now, current, stopped, lambda _: False, {})
+            await self.collector.collect(now, current, stopped, lambda _: False, {}, every=every)
             await asyncio.sleep(0)  # what is done beside the passes
 
         asyncio.run(one())
@@ -112,7 +112,7 @@ def test_passes_do_not_wait_for_the_logs_of_finished_pods() -> None:
         world.work.takes = asyncio.Event()
         world.finish(*(f"pod-{number:02d}" for number in range(MAX_BATCH)))
         for now in (100.0, 110.0, 120.0):
-            await world.collector.collect(now, ["other"], (), lambda _: False, {})
+            await world.collector.collect(now, ["other"], (), lambda _: False, {}, every=True)
             await asyncio.sleep(0)
         assert world.work.batches == []
         assert world.collector.pods_left
@@ -128,7 +128,7 @@ def test_nothing_is_taken_away_once_it_is_closed() -> None:
         world = World()
         world.work.takes = asyncio.Event()
         world.finish(*(f"pod-{number:02d}" for number in range(MAX_BATCH)))
-        await world.collector.collect(100.0, ["other"], (), lambda _: False, {})
+        await world.collector.collect(100.0, ["other"], (), lambda _: False, {}, every=True)
         await asyncio.sleep(0)
         await world.collector.close()
         world.work.takes.set()
@@ -171,3 +171,45 @@ class TestLogsOfPodsThatRun:
         world.look(100.0)
         world.look(101.0)
         assert world.work.steps == []
+
+
+class TestNotedPods:
+    """Between two sweeps only those pods are considered that were noted."""
+
+    def test_one_that_was_not_noted_is_left_to_a_sweep(self) -> None:
+        world = World()
+        world.finish("pod-1", "pod-2")
+        world.collector.note("pod-2")
+        assert world.look(0.0, every=False) == [["pod-2"]]
+        assert world.look(1.0, every=True) == [["pod-2"], ["pod-1"]]
+
+    def test_one_stays_noted_until_it_is_deleted(self) -> None:
+        world = World()
+        world.finish("pod-1")
+        world.collector.expect_exit("pod-1", 0.0)
+        assert world.look(0.0, "current", every=False) == []
+        assert world.look(GATHER_S, "current", every=False) == [["pod-1"]]
+
+    def test_one_that_does_not_exit_is_deleted_in_time(self) -> None:
+        world = World()
+        world.finish("pod-1", phase="Running")
+        world.collector.expect_exit("pod-1", 0.0)
+        world.look(1.0, "current", every=False)
+        assert (world.work.steps, world.collector.times()) == ([], [LEAVE_S])
+        world.look(LEAVE_S, "current", every=False)
+        assert world.work.steps == [("keep", "pod-1"), ("delete", "pod-1")]
+
+    def test_one_that_continues_is_not_considered_again(self) -> None:
+        world = World()
+        world.finish("pod-1", phase="Running")
+        world.collector.note("pod-1")
+        world.look(0.0, "pod-1", every=False)
+        world.look(LEAVE_S, every=False)
+        world.look(2 * LEAVE_S, every=False)
+        assert world.work.steps == []
+
+    def test_one_that_is_gone_is_waited_for_no_more(self) -> None:
+        world = World()
+        world.collector.expect_exit("pod-1", 0.0)
+        world.look(1.0, every=False)
+        assert world.collector.times() == []
