@@ -626,15 +626,16 @@ class DurableExperiment:
             try:
                 if self.decisions is not None:
                     self.decisions.look()
-                self._keep_files_current()
+                await self._keep_files_current()
                 if self._loop.time() - last_tick >= TICK_INTERVAL_S and self.engine.state.running:
                     last_tick = self._loop.time()
                     self.apply(TimerFired())
             except Exception as error:  # noqa: BLE001 - it breaks the experiment, and the shell learns it
                 self.fail(error)
 
-    def _keep_files_current(self) -> None:
-        self.journaled.flush()
+    async def _keep_files_current(self) -> None:
+        for _ in self.journaled.flush_in_slices():
+            await asyncio.sleep(0)  # there may be thousands of files, and calls to answer
         if not self._in_storage:
             self.journaled.sync()
         replica = self._replica

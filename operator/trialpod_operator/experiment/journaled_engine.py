@@ -216,7 +216,12 @@ class JournaledEngine:
 
     def flush(self) -> None:
         """Bring the trial files, and what the scheduler tells of exploits, up to date."""
-        self.files.flush()
+        for _ in self.flush_in_slices():
+            pass
+
+    def flush_in_slices(self) -> Iterator[None]:
+        """Do so with a few trials at a time; between two of the slices, events may come."""
+        yield from self.files.flush_in_slices()
         self._policies.flush()
 
     def policy_files(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -142,14 +142,14 @@ def test_no_snapshot_before_the_last_one_is_stored(tmp_path: Path, monkeypatch: 
         assert await asyncio.to_thread(storage.begun.wait, 30)
         rounds = asyncio.Event()
         looks = itertools.count()
-        flush = experiment.journaled.flush
+        flush = experiment.journaled.flush_in_slices
 
-        def count() -> None:
+        def count() -> Iterator[None]:
             if next(looks) == 50:
                 rounds.set()
-            flush()
+            return flush()
 
-        monkeypatch.setattr(experiment.journaled, "flush", count)
+        monkeypatch.setattr(experiment.journaled, "flush_in_slices", count)
         await within(rounds.wait(), 30.0)
         assert snapshots(tmp_path) == ["00000002.snapshot"]
         storage.gate.set()
@@ -175,15 +175,15 @@ def test_state_that_cannot_be_stored_is_tried_once(tmp_path: Path, monkeypatch: 
         experiment.apply(SettingsObserved(settings=SETTINGS))
         await within(experiment.commit())
         tried, rounds, looks = asyncio.Event(), asyncio.Event(), itertools.count()
-        write_snapshot, flush = experiment.journaled.write_snapshot, experiment.journaled.flush
+        write_snapshot, flush = experiment.journaled.write_snapshot, experiment.journaled.flush_in_slices
 
-        def count() -> None:
+        def count() -> Iterator[None]:
             if tried.is_set() and next(looks) == 50:
                 rounds.set()
-            flush()
+            return flush()
 
         monkeypatch.setattr(experiment.journaled, "write_snapshot", lambda: [tried.set(), write_snapshot()])
-        monkeypatch.setattr(experiment.journaled, "flush", count)
+        monkeypatch.setattr(experiment.journaled, "flush_in_slices", count)
         await within(rounds.wait(), 30.0)
         assert next(tries) == 1
         experiment.close()

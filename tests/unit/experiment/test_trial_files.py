@@ -7,12 +7,16 @@ from pathlib import Path
 import msgspec
 
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.trial_files import TrialFiles
+from trialpod_operator.experiment.trial_files import SLICE, TrialFiles
 
 
-def trial() -> Trial:
+def trial(number: int = 0) -> Trial:
     return Trial(
-        trial_id="a_00000", index=0, tag="0_x=1", params=msgspec.msgpack.encode({"x": 1}), created_at=1_700_000_000.0
+        trial_id=f"a_{number:05}",
+        index=number,
+        tag="0_x=1",
+        params=msgspec.msgpack.encode({"x": 1}),
+        created_at=1_700_000_000.0,
     )
 
 
@@ -43,6 +47,38 @@ class TestNewConfig:
         (files.path(one) / "params.json.tmp").rmdir()
         files.flush()
         assert json.loads((files.path(one) / "params.json").read_text()) == {"x": 2}
+
+
+class TestFlushInSlices:
+    def test_what_comes_between_two_slices_is_kept(self, tmp_path: Path) -> None:
+        files = TrialFiles(tmp_path, "train")
+        trials = [trial(number) for number in range(2 * SLICE)]
+        for each in trials:
+            files.create(each)
+            files.append(each, [{"training_iteration": 1}])
+        slices = files.flush_in_slices()
+        next(slices)
+        for each in trials:
+            files.append(each, [{"training_iteration": 2}])
+        for each in trials[::3]:
+            files.ended(each)
+        for _ in slices:
+            pass
+        files.flush()
+        for each in trials:
+            lines = (files.path(each) / "result.json").read_text().splitlines()
+            assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2]
+
+    def test_a_slice_writes_few_trials(self, tmp_path: Path) -> None:
+        files = TrialFiles(tmp_path, "train")
+        trials = [trial(number) for number in range(3 * SLICE)]
+        for each in trials:
+            files.create(each)
+            files.append(each, [{"training_iteration": 1}])
+        written = [
+            sum((files.path(each) / "result.json").exists() for each in trials) for _ in files.flush_in_slices()
+        ]
+        assert written == [SLICE, 2 * SLICE, 3 * SLICE]
 
 
 class TestFailures:
