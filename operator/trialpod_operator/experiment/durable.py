@@ -636,6 +636,8 @@ class DurableExperiment:
     async def _keep_files_current(self) -> None:
         for _ in self.journaled.flush_in_slices():
             await asyncio.sleep(0)  # there may be thousands of files, and calls to answer
+            if self._broken is not None:
+                return
         if not self._in_storage:
             self.journaled.sync()
         replica = self._replica
