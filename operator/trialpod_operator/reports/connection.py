@@ -232,6 +232,9 @@ class Connection(asyncio.Protocol):
         self._server.forget(self)
         if self._task is not None:
             self._task.cancel()
+        # The parser holds this connection, which holds the TLS transport and its buffers: all would stay until the
+        # next full garbage collection.
+        self._parser = self._transport = None
 
     def pause_writing(self) -> None:
         """Take nothing more from a client that does not read."""

@@ -68,8 +68,8 @@ print(allow_connections(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 class TestFullCollections:
     """All else waits for a full collection."""
 
-    @pytest.mark.parametrize(("took_s", "interval_s"), [(0.01, MIN_COLLECTION_INTERVAL_S), (0.3, 300.0)])
-    def test_take_a_thousandth_of_the_time(self, took_s: float, interval_s: float) -> None:
+    @pytest.mark.parametrize(("took_s", "interval_s"), [(0.01, MIN_COLLECTION_INTERVAL_S), (0.3, 30.0)])
+    def test_take_a_hundredth_of_the_time(self, took_s: float, interval_s: float) -> None:
         ends: list[float] = []
 
         async def test() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
 import tracemalloc
@@ -16,6 +17,7 @@ from trialpod_operator.cluster.certificates import (
     plan_rotation,
     ssl_context,
 )
+from trialpod_operator.reports.connection import Connection
 from trialpod_operator.reports.server import Answer, Limits, Peer, ReportServer
 
 MADE, OTHER = (plan_rotation({}, ["127.0.0.1"], time.time()) for _ in range(2))
@@ -143,3 +145,25 @@ def test_idle_connection_takes_less_than_100_kb() -> None:
         assert (after - before) / len(others) < 100_000
 
     serve(work)
+
+
+def test_closed_connections_need_no_garbage_collection() -> None:
+    async def work(server: ReportServer, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(MADE))
+        writer.write(POST % 0)
+        assert (await answer(reader))[0] == b"200"
+        assert any(isinstance(each, Connection) for each in gc.get_objects())
+        writer.close()
+        await writer.wait_closed()
+        for _ in range(100):
+            if not any(isinstance(each, Connection) for each in gc.get_objects()):
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("the connection is still there")
+
+    gc.collect()
+    gc.disable()
+    try:
+        serve(work)
+    finally:
+        gc.enable()
