@@ -34,7 +34,7 @@ from trialpod.protocol.messages import (
     ReportRequest,
     TrainableRef,
 )
-from trialpod_operator.cluster.certificates import (
+from trialpod_operator.cluster.identity.certificates import (
     BUNDLE,
     SERVER_CERTIFICATE,
     SERVER_KEY,

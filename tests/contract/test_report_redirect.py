@@ -16,7 +16,13 @@ from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.client import ReportClient
 from trialpod.protocol.http import Connection, TransportError
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd, ErrorAnswer, ReportAnswer
-from trialpod_operator.cluster.certificates import BUNDLE, SERVER_CERTIFICATE, SERVER_KEY, plan_rotation, ssl_context
+from trialpod_operator.cluster.identity.certificates import (
+    BUNDLE,
+    SERVER_CERTIFICATE,
+    SERVER_KEY,
+    plan_rotation,
+    ssl_context,
+)
 from trialpod_operator.engine.events import AnyEvent, ResultsReceived
 from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.server import ReportServer

@@ -29,8 +29,8 @@ from trialpod.errors import TrialpodError
 from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
+from trialpod_operator.cluster.identity.certificates import StoredAuthority
 from trialpod_operator.cluster.identity.reviewer import Gate, TokenReviewer
 from trialpod_operator.cluster.identity.token_keys import TokenKeys
 from trialpod_operator.cluster.kube import Kube

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trialpod_operator.cluster import certificates, names, operator
+from trialpod_operator.cluster import names, operator
+from trialpod_operator.cluster.identity import certificates
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"

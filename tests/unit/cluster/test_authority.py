@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from fake_api import FakeApi, FakeKube, error, outage
 
 from trialpod_operator.api.api_errors import ApiError
-from trialpod_operator.cluster.certificates import SECRET, SERVER_CERTIFICATE, StoredAuthority
+from trialpod_operator.cluster.identity.certificates import SECRET, SERVER_CERTIFICATE, StoredAuthority
 
 DAY_S = 86_400.0
 

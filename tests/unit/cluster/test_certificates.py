@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from trialpod.protocol.http import Connection, TransportError
-from trialpod_operator.cluster.certificates import (
+from trialpod_operator.cluster.identity.certificates import (
     BUNDLE,
     SERVER_CERTIFICATE,
     SERVER_KEY,

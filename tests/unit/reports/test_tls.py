@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from trialpod_operator.cluster.certificates import (
+from trialpod_operator.cluster.identity.certificates import (
     BUNDLE,
     SERVER_CERTIFICATE,
     SERVER_KEY,
