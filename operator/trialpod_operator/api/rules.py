@@ -122,9 +122,12 @@ class _Rules:
             return None
         value = self._document.value
         for part in full:
-            if not isinstance(value, dict | list) or (isinstance(value, dict) and part not in value):
+            if isinstance(value, dict) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and isinstance(part, int):
+                value = value[part]  # a position that exists
+            else:
                 return None
-            value = value[part]  # type: ignore[index]  # a list is only entered by positions that exist
         return value
 
     def _is_broken(self, *path: str | int) -> bool:
