@@ -225,9 +225,11 @@ class WorkQueue:
                 self.retry(key)
                 continue
             if key in self._failures:
-                self._again.discard(key)
                 _cancel(self._later, key)
                 self._backoff[key] = asyncio.get_running_loop().call_later(again_in or 0.0, self._backed_off, key)
+                if key in self._again:
+                    self._again.discard(key)
+                    self.add(key)  # shortens the backoff
                 continue
             rest = self._rest(key)
             if rest > 0.0:

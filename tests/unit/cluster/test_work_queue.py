@@ -164,6 +164,26 @@ class TestBackoff:
 
         assert self.times(events) == [0.0, 0.5, 1.5, 3.5]
 
+    def test_an_event_during_the_failing_pass_shortens_it(self) -> None:
+        async def body() -> list[float]:
+            loop = asyncio.get_running_loop()
+            began: list[float] = []
+
+            async def work(_key: str) -> float | None:
+                began.append(loop.time())
+                if len(began) == 6:
+                    queue.add("a")
+                raise RuntimeError("no")
+
+            queue = WorkQueue(work, lambda _key, _error: None, workers=1, jitter=lambda: 1.0)
+            queue.start()
+            queue.add("a")
+            await asyncio.sleep(21.0)
+            await queue.close()
+            return began
+
+        assert virtual_time.run(body) == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 20.5]
+
     @pytest.mark.parametrize(("asked", "expected"), [(0.0, [0.0, 0.5, 1.5, 3.5, 7.5, 13.0]), (30.0, [0.0, 30.0])])
     def test_events_shorten_it_but_not_what_the_server_asked(self, asked: float, expected: list[float]) -> None:
         async def body() -> list[float]:
