@@ -193,7 +193,7 @@ class Reuse:
             idle.asked, idle.until = True, now + IDLE_S
             if idle.binding is None:
                 self._offer(idle, pod)
-        if binding is not None:
+        if binding is not None and binding.pod_key == which:  # else it has returned to its own pod meanwhile
             self._offers.remove(idle)
             idle.binding = binding
             binding.expected_by = now + ASK_AGAIN_S

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,3 +132,24 @@ class TestAssignment:
         assert pods.pods.bound_to(("d75de_00001", 1)) is moved
         assert pods.pods.unbind("d75de_00001") is moved
         assert pods.pods.bound_to(("d75de_00001", 1)) is None
+
+    def test_that_returns_before_the_other_one_is_heard_needs_its_own(self) -> None:
+        """An operator that was stopped for a minute finds both in one turn: the delay is over, and the pod asks."""
+
+        async def test() -> None:
+            pods = Pods()
+            pods.make_idle(1, first=10_000)
+            moved = attempt(1)
+            pods.reuse.take(moved)
+            pods.pods.bind(moved)
+            request = AssignmentRequest(runner="d75de_10000/1", pid=1, hostname="h", afresh=True)
+            answer = Assignments(pods.pods).assign(request)
+            assert isinstance(answer, Awaitable)
+            asked = asyncio.ensure_future(answer)
+            moved.reset_pod(NOW)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not moved.expected_by
+            asked.cancel()
+
+        asyncio.run(test())
