@@ -47,26 +47,35 @@ def _complete(world: LocalWorld) -> Examination:
     What the last machine never had was replaced by a snapshot that it found in the bucket, of one of the others. One
     that was stopped there may have replaced the same segment by a snapshot that nobody ever saw; and the last machine
     may have had another history before, which was moved away. So they are tried in each order, until the segments are
-    those of one journal.
+    those of one journal, which is the one that the results and checkpoints belong to.
     """
     last = world.runs[-1].box
     journal = last.directory / ".trialpod" / "journal"
     newest = max(path.name for path in journal.glob("*.log"))  # a lost machine may have been further
     archives = [box.archive for box in world.boxes]
-    orders = sorted(permutations(archives), key=lambda order: order[-1] != last.archive)
-    for order in orders:
+    best: Examination | None = None
+    failed: TrialpodError | None = None
+    for order in sorted(permutations(archives), key=lambda order: order[-1] != last.archive):
         folders = (*order, journal)
         kept = {path.name: path.read_bytes() for folder in folders for path in folder.glob("*.log")}
         kept = {name: data for name, data in kept.items() if name <= newest}
         try:
             found = examine(_with_journal(world, journal, kept))
-        except TrialpodError:
-            if order == orders[-1]:
-                raise
+        except TrialpodError as error:
+            failed = error
             continue
-        if found.replayed == "plan":
+        if best is None or _wrong(found) < _wrong(best):
+            best = found
+        if not any(_wrong(found)):
             break
-    return found
+    if best is None:
+        raise failed or TrialpodError("there is no machine")
+    return best
+
+
+def _wrong(found: Examination) -> tuple[bool, int]:
+    """Return what speaks against an examination: it is not replayed by the plan, and how much is wrong."""
+    return found.replayed != "plan", sum(each.severity in ("error", "warning") for each in found.findings)
 
 
 def _with_journal(world: LocalWorld, journal: Path, kept: dict[str, bytes]) -> Storage:
