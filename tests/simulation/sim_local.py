@@ -51,9 +51,9 @@ from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.local import experiment_run, processes
 from trialpod_operator.local import shell as shell_module
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
+from trialpod_operator.local.machine_resources import Machine
 from trialpod_operator.local.processes import ExitInfo
 from trialpod_operator.local.shell import LocalShell, RunOutcome
-from trialpod_operator.local.slots import Machine
 
 NAME = "digits"
 URI = "s3://bucket/runs"

@@ -36,7 +36,7 @@ from trialpod_operator.experiment.trial_files import complete_result, static_fie
 from trialpod_operator.local.callbacks import Callbacks, LogLinks
 from trialpod_operator.local.existing import Existing
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.local.slots import Machine, Slots
+from trialpod_operator.local.machine_resources import Machine, MachineResources
 from trialpod_operator.local.trial_output import FollowedTrials, follow_all
 
 _PROCESS = ("pid", "hostname", "node_ip")
@@ -132,7 +132,9 @@ class LocalBackend:
         if stored is None:
             return True
         if request.resources_fn is None:
-            Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus), vocabulary=SCRIPT).check(request.resources)
+            MachineResources(Machine.detect(cpus=script.cpus, gpus=script.gpus), vocabulary=SCRIPT).check(
+                request.resources
+            )
         existing = Existing(directory, stored, _ways(script), storage)
         return existing.settle({"definition": describe(request)}, if_exists)
 

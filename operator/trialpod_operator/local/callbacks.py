@@ -9,8 +9,8 @@ Invariants:
 
 * A callback is called at most once for an event: a replay of the journal calls nothing, so an event that was being
   delivered when this process died is not repeated.
-* What a callback remembers (`get_state`) is saved every `STATE_S` and at the end. After a crash it is given back what
-  was saved last, which may lack the events of these last seconds.
+* What a callback remembers (`get_state`) is saved every `MIN_SAVE_INTERVAL_S` and at the end. After a crash it is
+  given back what was saved last, which may lack the events of these last seconds.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from trialpod_operator.experiment.trial_files import complete_result, static_fie
 if TYPE_CHECKING:
     from trialpod.tune.outcomes import TrialOutcome
 
-STATE_S = 10.0
-"""How often the state of callbacks is written at most."""
+MIN_SAVE_INTERVAL_S = 10.0
+"""Minimum interval between two writes of the callbacks' state."""
 
 
 class Callbacks:
-    """The callbacks of one run of an experiment. Bound to its host before it is used.
+    """The callbacks of one run of an experiment. Bound to the journaled engine before it is used.
 
     Args:
         callbacks: in the order in which they are called.
@@ -81,21 +81,21 @@ class Callbacks:
         self._views: dict[str, TrialView] = {}
         self._facts: dict[str, _Facts] = {}
         self._checkpoints: dict[str, int] = {}  # trial_id -> index of the latest that was delivered
-        self._host: JournaledEngine | None = None
+        self._journaled: JournaledEngine | None = None
         self._ended = False
         self.trials: list[TrialView] = []
         """All trials so far, in the order in which they were made."""
 
-    def begin(self, host: JournaledEngine) -> None:
+    def begin(self, journaled: JournaledEngine) -> None:
         """Set the callbacks up, with what an earlier run saved of them.
 
         Raises:
             CallbackError: one of them raised an exception.
         """
-        self._host = host
-        total = host.engine.search.total
+        self._journaled = journaled
+        total = journaled.engine.search.total
         self._hooks.setup(**self._limits, total_num_samples=total)
-        for trial in host.engine.state.trials.values():
+        for trial in journaled.engine.state.trials.values():
             self._add(trial)
             if trial.checkpoints:
                 self._checkpoints[trial.trial_id] = trial.checkpoints[-1].index
@@ -114,7 +114,7 @@ class Callbacks:
             case ResultsReceived() | CheckpointsChanged() if event.committed:
                 self._committed(event.trial_id, event.attempt, event.committed)
         self._call("on_step_end")
-        if self._clock() - self._saved_at >= STATE_S:
+        if self._clock() - self._saved_at >= MIN_SAVE_INTERVAL_S:
             self._save()
 
     def action(self, action: Action) -> None:
@@ -138,7 +138,7 @@ class Callbacks:
         Raises:
             CallbackError: a callback raised an exception; all were called.
         """
-        if self._ended or self._host is None:
+        if self._ended or self._journaled is None:
             return
         self._ended = True
         try:
@@ -149,8 +149,8 @@ class Callbacks:
     # -- inside --
 
     def _add(self, trial: Trial) -> None:
-        if trial.trial_id not in self._views and self._host is not None:
-            facts = self._facts[trial.trial_id] = _Facts(trial, self._host)
+        if trial.trial_id not in self._views and self._journaled is not None:
+            facts = self._facts[trial.trial_id] = _Facts(trial, self._journaled)
             view = TrialView(cast("TrialOutcome", facts))
             self._views[trial.trial_id] = view
             self.trials.append(view)
@@ -173,7 +173,7 @@ class Callbacks:
             facts.shown_status = None
 
     def _trial(self, trial_id: str) -> Trial | None:
-        return self._host.engine.state.trials.get(trial_id) if self._host is not None else None
+        return self._journaled.engine.state.trials.get(trial_id) if self._journaled is not None else None
 
     def _started(self, event: AttemptStarted) -> None:
         trial = self._trial(event.trial_id)
@@ -243,9 +243,9 @@ class Callbacks:
 class _Facts:
     """A trial of the engine with the attributes of a `TrialOutcome`, each computed when it is asked for."""
 
-    def __init__(self, trial: Trial, host: JournaledEngine) -> None:
+    def __init__(self, trial: Trial, journaled: JournaledEngine) -> None:
         self._trial = trial
-        self._host = host
+        self._journaled = journaled
         self.trial_id = trial.trial_id
         self.created_at = trial.created_at
         self.delivered: dict[str, Any] | None = None
@@ -254,11 +254,11 @@ class _Facts:
 
     @property
     def name(self) -> str:
-        return self._host.trial_name(self._trial)
+        return self._journaled.trial_name(self._trial)
 
     @property
     def trainable_name(self) -> str:
-        return self._host.plan.settings.trainable_name
+        return self._journaled.plan.settings.trainable_name
 
     @property
     def experiment_tag(self) -> str:
@@ -274,7 +274,7 @@ class _Facts:
 
     @property
     def path(self) -> str:
-        return str(self._host.files.path(self._trial))
+        return str(self._journaled.files.path(self._trial))
 
     @property
     def last_result(self) -> dict[str, Any] | None:
@@ -296,7 +296,7 @@ class _Facts:
 
     @property
     def resources(self) -> dict[str, float]:
-        return self._trial.resources or self._host.plan.resources_for(self.config)
+        return self._trial.resources or self._journaled.plan.resources_for(self.config)
 
     @property
     def checkpoints(self) -> list[CheckpointInfo]:
@@ -304,7 +304,7 @@ class _Facts:
 
     @property
     def checkpoint_uri(self) -> str:
-        return self._host.checkpoint_uri(self._trial)
+        return self._journaled.checkpoint_uri(self._trial)
 
 
 class LogLinks(Callback):

@@ -26,7 +26,7 @@ from trialpod_operator.experiment.stored import read_stored, stored_in, write_st
 from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.local.existing import FRESH, RESUME, Existing, notify
 from trialpod_operator.local.fork_server import ForkServer
-from trialpod_operator.local.slots import Machine, Slots
+from trialpod_operator.local.machine_resources import Machine, MachineResources
 from trialpod_operator.local.trial_output import OutputFollower
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         TrialpodError: it cannot continue; what was received is safe.
     """
     allow_pickles()  # of states: this process runs the code of the same user
-    slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
-    plan = _plan_of(make_plan, directory, slots, options)
+    machine_resources = MachineResources(Machine.detect(cpus=options.cpus, gpus=options.gpus))
+    plan = _plan_of(make_plan, directory, machine_resources, options)
     remote = plan.remote
     storage = _opened(remote) if remote is not None else None
     lock = ExperimentLock(directory)
@@ -97,12 +97,12 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
             claim.keep()
         replica = Replica(directory, storage) if storage is not None else None
         if replica is not None and replica.pull():
-            plan, stored = _checked_plan(make_plan, directory, slots)
+            plan, stored = _checked_plan(make_plan, directory, machine_resources)
             if stored is not None and (found := differences(stored, plan.document)):
                 Existing(directory, stored, options.ways, storage).refuse(found)
         # No process of an earlier run is left that could still read them.
         sweep_trainables(directory / TRIALPOD_DIR, plan.trainable)
-        environment = {**os.environ, **slots.thread_env(plan.resources), **plan.environment}
+        environment = {**os.environ, **machine_resources.thread_env(plan.resources), **plan.environment}
         fork_server = ForkServer(env=environment, keep_fd=lock.fileno())
         try:
             write_stored(directory, plan.document)
@@ -113,7 +113,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 plan,
                 directory,
                 lock.fileno(),
-                slots,
+                machine_resources,
                 display,
                 retry_errors=options.retry_errors,
                 retry_trials=options.retry_trials,
@@ -140,9 +140,11 @@ def _opened(remote: RemoteStorage) -> Storage:
     return open_storage(remote.uri, msgspec.structs.replace(remote.options, retry_s=STORAGE_PATIENCE_S))
 
 
-def _plan_of(make_plan: MakePlan, directory: Path, slots: Slots, options: RunOptions) -> ExperimentPlan:
+def _plan_of(
+    make_plan: MakePlan, directory: Path, machine_resources: MachineResources, options: RunOptions
+) -> ExperimentPlan:
     """Make the plan, and decide what becomes of results that are there already."""
-    plan, stored = _checked_plan(make_plan, directory, slots)
+    plan, stored = _checked_plan(make_plan, directory, machine_resources)
     storage = _opened(plan.remote) if plan.remote is not None else None
     if stored is None and storage is not None and options.if_exists == FRESH:
         stored = stored_in(storage)  # of an experiment that another machine began
@@ -151,18 +153,18 @@ def _plan_of(make_plan: MakePlan, directory: Path, slots: Slots, options: RunOpt
     existing = Existing(directory, stored, options.ways, storage, options.wait)
     if existing.settle(plan.document, options.if_exists):
         return plan
-    return _checked_plan(make_plan, directory, slots)[0]
+    return _checked_plan(make_plan, directory, machine_resources)[0]
 
 
 def _checked_plan(
-    make_plan: MakePlan, directory: Path, slots: Slots
+    make_plan: MakePlan, directory: Path, machine_resources: MachineResources
 ) -> tuple[ExperimentPlan, Mapping[str, Any] | None]:
     """Make the plan for what is in the directory, and return that too; refuse what cannot work on this machine."""
     stored = read_stored(directory)
     plan = make_plan(stored)
-    slots.vocabulary = plan.settings.vocabulary
+    machine_resources.vocabulary = plan.settings.vocabulary
     if plan.resources_of is None:
-        slots.check(plan.resources)
+        machine_resources.check(plan.resources)
     if stored is not None:
         refuse_other_location(directory, stored, str(plan.document.get("storage", "")))
     return plan, stored

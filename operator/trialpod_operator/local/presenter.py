@@ -22,7 +22,7 @@ from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.loading import Loading
-from trialpod_operator.local.slots import Slots
+from trialpod_operator.local.machine_resources import MachineResources
 from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
 
 SHOW_INTERVAL_S = 1.0
@@ -77,9 +77,9 @@ class RunPresenter:
         loading = self._loading.message if not engine.finished else ""
         return view if view.message or not loading else dataclasses.replace(view, message=loading)
 
-    def give_hints(self, slots: Slots) -> None:
+    def give_hints(self, machine_resources: MachineResources) -> None:
         """Say what of the plan this machine does otherwise."""
-        if self._plan.resources_of is None and (hint := slots.hint(self._plan.resources)):
+        if self._plan.resources_of is None and (hint := machine_resources.hint(self._plan.resources)):
             fact, _, remedy = hint.partition("; ")
             self._display.event(events.warning(fact, remedy))
         workers = self._plan.document.get("manifest", {}).get("spec", {}).get("workers")

@@ -56,9 +56,9 @@ from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.fork_server import ForkServer
+from trialpod_operator.local.machine_resources import MachineResources
 from trialpod_operator.local.presenter import RunPresenter
 from trialpod_operator.local.processes import ProcessPool
-from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.trial_output import OutputFollower
 from trialpod_operator.local.workers import Workers
 from trialpod_operator.reports.server import Peer, ReportServer
@@ -90,7 +90,7 @@ class LocalShell(Shell):
         plan: what to run.
         directory: the experiment's directory; its lock is already held.
         lock_fd: the lock's file descriptor, which trial processes inherit.
-        slots: the machine's resources.
+        machine_resources: the machine's resources.
         display: shows what happens.
         clock: seconds since the epoch.
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
@@ -109,7 +109,7 @@ class LocalShell(Shell):
         plan: ExperimentPlan,
         directory: Path,
         lock_fd: int,
-        slots: Slots,
+        machine_resources: MachineResources,
         display: Display,
         clock: Callable[[], float] = time.time,
         retry_errors: str = "",
@@ -125,7 +125,7 @@ class LocalShell(Shell):
         self._plan = plan
         self._directory = directory
         self._lock_fd = lock_fd
-        self._slots = slots
+        self._machine_resources = machine_resources
         self._display = display
         self._clock = clock
         self._retry_errors = retry_errors
@@ -284,7 +284,7 @@ class LocalShell(Shell):
 
     async def _run(self) -> RunOutcome:
         self._changed = asyncio.Event()
-        env = {**os.environ, **self._slots.thread_env(self._plan.resources), **self._plan.environment}
+        env = {**os.environ, **self._machine_resources.thread_env(self._plan.resources), **self._plan.environment}
         pool = ProcessPool(env=env, keep_fd=self._lock_fd, server=self._fork_server)
         folder = Scratch(None, RUN_PREFIX)
         with contextlib.ExitStack() as stack:
@@ -292,7 +292,9 @@ class LocalShell(Shell):
             server = ReportServer(self._handle)
             socket_path = str(Path(folder.path, "reports.sock"))
             address = f"unix:{socket_path}"
-            self._workers = Workers(self._plan, self._slots, pool, self, address=address, service=_SERVICE_NAME)
+            self._workers = Workers(
+                self._plan, self._machine_resources, pool, self, address=address, service=_SERVICE_NAME
+            )
             await server.start_unix(socket_path)
             try:
                 await pool.start()
@@ -328,7 +330,7 @@ class LocalShell(Shell):
 
     async def _drive(self) -> RunOutcome:
         self._display.start(self._presenter.view())
-        self._presenter.give_hints(self._slots)
+        self._presenter.give_hints(self._machine_resources)
         try:
             self._begin()
             last_shown = last_poll = time.monotonic()
@@ -397,7 +399,7 @@ class LocalShell(Shell):
                 left = [trial.trial_id for trial in self._experiment.engine.state.get_trials() if not trial.ended]
                 for trial_id in left:
                     self.apply(StopRequested(trial_id=trial_id))
-        machine = self._slots.machine
+        machine = self._machine_resources.machine
         total = {"cpu": machine.cpus, "memory": float(machine.memory), "gpu": float(len(machine.gpus))}
         self.apply(CapacityObserved(slots=self._capacity(), resources={**total, **machine.custom}))
         if self._plan.suspend:
@@ -424,8 +426,8 @@ class LocalShell(Shell):
 
     def _capacity(self) -> int:
         if self._plan.resources_of is not None:
-            return max(1, int(self._slots.machine.cpus))
-        return self._slots.concurrency(self._plan.resources)
+            return max(1, int(self._machine_resources.machine.cpus))
+        return self._machine_resources.concurrency(self._plan.resources)
 
     def _over(self) -> bool:
         engine = self._experiment.engine

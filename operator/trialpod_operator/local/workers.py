@@ -25,8 +25,8 @@ from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentR
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, AttemptStarted
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.local.machine_resources import MachineResources
 from trialpod_operator.local.processes import ExitInfo, ProcessPool, describe_exit
-from trialpod_operator.local.slots import Slots
 
 BUDGET_DELAY_S = 1.0
 """How long an attempt may take to report once a budget of the experiment is used up, before it gets SIGTERM."""
@@ -108,7 +108,7 @@ class Workers:
 
     Args:
         plan: what is run.
-        slots: the machine's resources.
+        machine_resources: the machine's resources.
         pool: starts the processes.
         shell: whom to tell.
         address: of the report service.
@@ -116,10 +116,17 @@ class Workers:
     """
 
     def __init__(
-        self, plan: ExperimentPlan, slots: Slots, pool: ProcessPool, shell: Shell, *, address: str, service: str
+        self,
+        plan: ExperimentPlan,
+        machine_resources: MachineResources,
+        pool: ProcessPool,
+        shell: Shell,
+        *,
+        address: str,
+        service: str,
     ) -> None:
         self._plan = plan
-        self._slots = slots
+        self._machine_resources = machine_resources
         self._pool = pool
         self._shell = shell
         self._address = address
@@ -270,7 +277,7 @@ class Workers:
         """Start a process; return False when there is no room for it yet."""
         try:
             resources = trial.resources or self._plan.resources_for(trial.config)
-            if not self._slots.fits(resources):
+            if not self._machine_resources.fits(resources):
                 self._make_room()
                 return False
         except InvalidInputError as error:  # the resources of this one trial, computed from its config
@@ -279,7 +286,7 @@ class Workers:
             return True
         self._serial += 1
         key = f"{trial.trial_id}.{attempt}.{self._serial}"
-        allocation = self._slots.acquire(key, resources)
+        allocation = self._machine_resources.acquire(key, resources)
         self._workers[key] = _Worker(key, trial, attempt, resources=resources)
         self._pool.spawn(
             key,
@@ -304,7 +311,7 @@ class Workers:
                     pid=request.pid,
                     hostname=request.hostname,
                     node_ip=request.node_ip,
-                    resources=self._slots.given(worker.resources),
+                    resources=self._machine_resources.effective_request(worker.resources),
                 )
             )
         return AssignmentAnswer(assignment=self._shell.assignment(trial))
@@ -358,7 +365,7 @@ class Workers:
     def _exited(self, exit_info: ExitInfo) -> None:
         """A process is gone: free what it had; an attempt of which it said no last word has ended by this."""
         worker = self._workers.pop(exit_info.key, None)
-        self._slots.release(exit_info.key)
+        self._machine_resources.release(exit_info.key)
         if worker is not None and worker.idle and worker.waiting is not None:
             worker.waiting.cancel()
         if worker is not None and worker.busy:

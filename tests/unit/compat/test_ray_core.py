@@ -262,7 +262,7 @@ class TestGpus:
         sessions.install(None)
 
     def test_are_those_that_experiments_share(self, tmp_path: Path) -> None:
-        from trialpod_operator.local.slots import Machine
+        from trialpod_operator.local.machine_resources import Machine
 
         gpus = Machine.detect(environ={}, root=tmp_path).gpus
         assert [str(name) for name in ray.get_gpu_ids()] == list(gpus)
@@ -290,7 +290,7 @@ class TestGpus:
 
 
 def test_init_sets_the_shared_resources() -> None:
-    from trialpod_operator.local.slots import Machine
+    from trialpod_operator.local.machine_resources import Machine
 
     machine = Machine.detect(environ={"TRIALPOD_CPUS": "3", "TRIALPOD_GPUS": "2"})
     assert (machine.cpus, machine.gpus) == (3.0, ("0", "1"))

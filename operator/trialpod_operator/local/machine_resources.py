@@ -10,8 +10,8 @@ Invariants:
 Two rules for the environment of a trial:
 
 * ``CUDA_VISIBLE_DEVICES`` names the trial's GPUs. A trial that asked for none sees none, as in a cluster and as in
-  Ray Tune: several uncounted trials on one GPU die of its memory at random. `Slots.hint` tells the user about idle
-  GPUs. On a machine without GPUs the variable is left alone.
+  Ray Tune: several uncounted trials on one GPU die of its memory at random. `MachineResources.hint` tells the user
+  about idle GPUs. On a machine without GPUs the variable is left alone.
 * ``OMP_NUM_THREADS`` (which OpenMP, OpenBLAS, MKL and PyTorch all follow) is the trial's cpus rounded down, at least
   1, unless the user has set it: by default each trial would start a thread for every core of the machine.
 """
@@ -106,8 +106,8 @@ class _Need:
     custom: Mapping[str, int]
 
 
-class Slots:
-    """The account of one machine.
+class MachineResources:
+    """Tracks which trial holds which of this machine's resources.
 
     Args:
         machine: what there is.
@@ -132,7 +132,7 @@ class Slots:
         self._memory = machine.memory
         self._gpus = dict.fromkeys(machine.gpus, _UNIT)
         self._custom = {name: _units(amount) for name, amount in machine.custom.items()}
-        self._held: dict[str, tuple[_Need, Mapping[str, int]]] = {}
+        self._allocations: dict[str, tuple[_Need, Mapping[str, int]]] = {}
 
     def check(self, request: Mapping[str, float]) -> None:
         """Raise InvalidInputError when the request could never fit, even on the idle machine."""
@@ -157,7 +157,7 @@ class Slots:
         self.check(request)
         need = self._need(request)
         return (
-            len(self._held) < self.max_processes
+            len(self._allocations) < self.max_processes
             and need.cpu <= self._cpu
             and need.memory <= self._memory
             and all(amount <= self._custom.get(name, 0) for name, amount in need.custom.items())
@@ -166,7 +166,7 @@ class Slots:
 
     def acquire(self, key: str, request: Mapping[str, float]) -> Allocation:
         """Give a trial what it asks for; `fits` must be True and `key` without an allocation."""
-        if key in self._held:
+        if key in self._allocations:
             raise ValueError(f"{key!r} has an allocation already")
         if not self.fits(request):
             raise ValueError(f"{key!r} does not fit now; ask `fits` first")
@@ -178,7 +178,7 @@ class Slots:
             self._gpus[gpu] -= share
         for name, amount in need.custom.items():
             self._custom[name] -= amount
-        self._held[key] = (need, chosen)
+        self._allocations[key] = (need, chosen)
         env = self.thread_env(request)
         if self.machine.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
@@ -186,10 +186,10 @@ class Slots:
 
     def release(self, key: str) -> None:
         """Take back what a trial had; harmless when it has nothing."""
-        held = self._held.pop(key, None)
-        if held is None:
+        allocation = self._allocations.pop(key, None)
+        if allocation is None:
             return
-        need, chosen = held
+        need, chosen = allocation
         self._cpu += need.cpu
         self._memory += need.memory
         for gpu, share in chosen.items():
@@ -224,19 +224,19 @@ class Slots:
             return {}
         return {"OMP_NUM_THREADS": str(max(1, self._need(request).cpu // _UNIT))}
 
-    def hint(self, request: Mapping[str, float]) -> str:
-        """Return advice when the trials leave GPUs idle, or ""."""
+    def hint(self, request: Mapping[str, float]) -> str | None:
+        """Return advice when the trials leave GPUs idle, else None."""
         count = len(self.machine.gpus)
         if not count or self._need(request).gpu:
-            return ""
+            return None
         one = count == 1
         return (
             f"{count} GPU{'' if one else 's'} of this machine {'is' if one else 'are'} not used, because the trials "
             f"ask for none; to use a GPU in each trial: {self.vocabulary.resource('gpu', 1)} (or 0.25 to share one)"
         )
 
-    def given(self, request: Mapping[str, float]) -> dict[str, float]:
-        """Return what a trial that asks for this has, for the account: a cpu even if it names none.
+    def effective_request(self, request: Mapping[str, float]) -> dict[str, float]:
+        """Return the amounts that a trial with this request gets: a cpu even if it names none.
 
         Args:
             request: amounts by the names that users give; may be empty.
@@ -250,16 +250,18 @@ class Slots:
         return min(DEFAULT_CPU, self.machine.cpus or DEFAULT_CPU)
 
     def _need(self, request: Mapping[str, float]) -> _Need:
-        cpu = _take(request, _CPU_NAMES, self._default_cpu)
-        gpu = _take(request, _GPU_NAMES, 0.0)
+        cpu = _amount_of(request, _CPU_NAMES, self._default_cpu)
+        gpu = _amount_of(request, _GPU_NAMES, 0.0)
         if gpu > 1 and gpu != int(gpu):
             raise InvalidInputError(
                 f"resources: gpu: {gpu:g} is neither a whole number nor below 1; "
                 f"use {self.vocabulary.resource('gpu', int(gpu))} or {int(gpu) + 1}"
             )
         known = {*_CPU_NAMES, *_GPU_NAMES, *_MEMORY_NAMES, *_UNCOUNTED}
-        custom = {name: _units(_take(request, (name,), 0.0)) for name in request if name not in known}
-        return _Need(cpu=_units(cpu), memory=int(_take(request, _MEMORY_NAMES, 0.0)), gpu=_units(gpu), custom=custom)
+        custom = {name: _units(_amount_of(request, (name,), 0.0)) for name in request if name not in known}
+        return _Need(
+            cpu=_units(cpu), memory=int(_amount_of(request, _MEMORY_NAMES, 0.0)), gpu=_units(gpu), custom=custom
+        )
 
     def _infeasible(self, name: str, asked: float, there: float, more: str) -> InvalidInputError:
         known = ["cpu", "gpu", "memory"]
@@ -286,7 +288,7 @@ def _units(amount: float) -> int:
     return round(amount * _UNIT)
 
 
-def _take(request: Mapping[str, float], names: tuple[str, ...], default: float) -> float:
+def _amount_of(request: Mapping[str, float], names: tuple[str, ...], default: float) -> float:
     for name in names:
         if name in request:
             amount = float(request[name])

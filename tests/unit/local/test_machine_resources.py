@@ -6,17 +6,17 @@ import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod_operator.engine.vocabulary import SCRIPT
-from trialpod_operator.local.slots import Machine, Slots
+from trialpod_operator.local.machine_resources import Machine, MachineResources
 
 LAPTOP = Machine(cpus=4, memory=8 * 2**30, gpus=("0", "1"))
 
 
-def slots(machine: Machine = LAPTOP, **environ: str) -> Slots:
-    return Slots(machine, environ=environ)
+def resources_of(machine: Machine = LAPTOP, **environ: str) -> MachineResources:
+    return MachineResources(machine, environ=environ)
 
 
 def test_cpus_are_given_out_and_taken_back() -> None:
-    account = slots()
+    account = resources_of()
     account.acquire("a", {"cpu": 3})
     assert not account.fits({"cpu": 2})
     assert account.fits({})  # one cpu is the default
@@ -26,31 +26,31 @@ def test_cpus_are_given_out_and_taken_back() -> None:
 
 
 def test_the_default_fits_on_a_machine_with_less_than_one_cpu() -> None:
-    account = slots(Machine(cpus=0.5, memory=2**30))
+    account = resources_of(Machine(cpus=0.5, memory=2**30))
     account.check({})
     assert account.concurrency({}) == 1
-    assert account.given({}) == {"cpu": 0.5}
+    assert account.effective_request({}) == {"cpu": 0.5}
     assert account.acquire("a", {}).cpus == 0.5
     assert not account.fits({})
     with pytest.raises(InvalidInputError, match=r"a trial asks for 1, this machine has 0\.5"):
         account.check({"cpu": 1})
     with pytest.raises(InvalidInputError, match="this machine has 0"):
-        slots(Machine(cpus=0, memory=2**30)).check({})
+        resources_of(Machine(cpus=0, memory=2**30)).check({})
 
 
 def test_fractions_do_not_add_up_to_rounding_errors() -> None:
-    account = slots()
+    account = resources_of()
     for index in range(40):
         account.acquire(str(index), {"cpu": 0.1})
     assert not account.fits({"cpu": 0.1})
-    thirds = slots()
+    thirds = resources_of()
     for index in range(6):
         thirds.acquire(str(index), {"gpu": 1 / 3, "cpu": 0})
     assert not thirds.fits({"gpu": 1 / 3, "cpu": 0})
 
 
 def test_fractional_gpus_are_packed_so_that_whole_ones_stay_free() -> None:
-    account = slots()
+    account = resources_of()
     assert account.acquire("a", {"gpu": 0.5}).gpus == ("0",)
     assert account.acquire("b", {"gpu": 0.25}).gpus == ("0",)
     assert account.acquire("c", {"gpu": 1}).gpus == ("1",)
@@ -61,7 +61,7 @@ def test_fractional_gpus_are_packed_so_that_whole_ones_stay_free() -> None:
 
 
 def test_a_trial_never_gets_parts_of_several_gpus() -> None:
-    account = slots()
+    account = resources_of()
     account.acquire("a", {"gpu": 0.6})
     account.acquire("b", {"gpu": 0.6})
     assert not account.fits({"gpu": 0.5})
@@ -70,25 +70,25 @@ def test_a_trial_never_gets_parts_of_several_gpus() -> None:
 
 
 def test_a_trial_sees_its_own_gpus_only() -> None:
-    account = slots()
+    account = resources_of()
     assert account.acquire("both", {"gpu": 2}).env["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert account.acquire("none", {}).env["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in slots(Machine(cpus=1, memory=1)).acquire("a", {}).env
+    assert "CUDA_VISIBLE_DEVICES" not in resources_of(Machine(cpus=1, memory=1)).acquire("a", {}).env
 
 
 def test_idle_gpus_are_pointed_out() -> None:
-    assert "--set spec.resources.gpu=1" in slots().hint({"cpu": 1})
-    assert slots().hint({"gpu": 1}) == ""
-    assert slots(Machine(cpus=1, memory=1)).hint({}) == ""
+    assert "--set spec.resources.gpu=1" in resources_of().hint({"cpu": 1})
+    assert resources_of().hint({"gpu": 1}) is None
+    assert resources_of(Machine(cpus=1, memory=1)).hint({}) is None
 
 
 @pytest.mark.parametrize(("cpu", "threads"), [(0, "1"), (0.5, "1"), (1, "1"), (2.5, "2"), (4, "4")])
 def test_native_threads_follow_the_cpus_of_the_trial(cpu: float, threads: str) -> None:
-    assert slots().acquire("a", {"cpu": cpu}).env["OMP_NUM_THREADS"] == threads
+    assert resources_of().acquire("a", {"cpu": cpu}).env["OMP_NUM_THREADS"] == threads
 
 
 def test_the_users_own_number_of_threads_wins() -> None:
-    assert "OMP_NUM_THREADS" not in slots(OMP_NUM_THREADS="3").acquire("a", {}).env
+    assert "OMP_NUM_THREADS" not in resources_of(OMP_NUM_THREADS="3").acquire("a", {}).env
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_users_own_number_of_threads_wins() -> None:
     ],
 )
 def test_what_can_never_fit_is_an_error_with_a_remedy(request_: dict[str, float], says: str) -> None:
-    for call in (slots().fits, slots().concurrency, slots().check):
+    for call in (resources_of().fits, resources_of().concurrency, resources_of().check):
         with pytest.raises(InvalidInputError, match=says):
             call(request_)
 
@@ -119,7 +119,7 @@ def test_what_can_never_fit_is_an_error_with_a_remedy(request_: dict[str, float]
 )
 def test_scripts_get_the_remedy_in_python(request_: dict[str, float], says: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        Slots(LAPTOP, environ={}, vocabulary=SCRIPT).check(request_)
+        MachineResources(LAPTOP, environ={}, vocabulary=SCRIPT).check(request_)
     assert says in str(refused.value)
     assert "--" not in str(refused.value)
 
@@ -138,7 +138,7 @@ def test_scripts_get_the_remedy_in_python(request_: dict[str, float], says: str)
     ],
 )
 def test_concurrency_is_how_many_fit_at_once(request_: dict[str, float], count: int) -> None:
-    account = slots()
+    account = resources_of()
     assert account.concurrency(request_) == count
     for index in range(count):
         account.acquire(str(index), request_)
@@ -146,13 +146,13 @@ def test_concurrency_is_how_many_fit_at_once(request_: dict[str, float], count: 
 
 
 def test_custom_resources_are_counted() -> None:
-    account = slots(Machine(cpus=4, memory=1, custom={"licence": 1}))
+    account = resources_of(Machine(cpus=4, memory=1, custom={"licence": 1}))
     account.acquire("a", {"licence": 1})
     assert not account.fits({"licence": 1})
 
 
 def test_mistakes_of_the_caller_are_errors() -> None:
-    account = slots()
+    account = resources_of()
     account.acquire("a", {"cpu": 4})
     with pytest.raises(ValueError, match="already"):
         account.acquire("a", {"cpu": 0})
