@@ -7,8 +7,8 @@ Invariants:
 
 * All of the user's deciding code runs in this process, in the user's image. It has no permissions at the API server
   and no keys.
-* When a session ends, for whatever reason, the process starts again as a new program (`Outcome.AGAIN`), so the user's
-  code keeps no state of decisions that were never journaled.
+* A process serves one session. When another session has begun or a restart is requested, it re-executes itself
+  (`Outcome.RESTART`), so the user's code keeps no state of decisions that were never journaled; otherwise it exits.
 * A decision has a time limit. When it is exceeded, the process reports the line that runs, and ends. While recorded
   decisions are replayed, the searcher is called in the main thread, and each of its calls has the limit of a
   suggestion.
@@ -55,12 +55,14 @@ SNAPSHOT_WAIT_S = 0.5
 """Maximum time that choices wait for a snapshot, while the search algorithm learns from the events before them."""
 
 SNAPSHOT_RETRY_S = 10.0
-"""Minimum time between a snapshot that could not be made and the next attempt."""
+"""Minimum time between a snapshot that could not be made and the next try."""
 
 MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
 """A larger one is not sent, as the report service would not take it: the journal is kept as it is."""
 
-MAX_TRACEBACK = 4000
+MAX_SENT_TRACEBACK = 4000
+"""Maximum length of a traceback in characters; the end is sent."""
+
 _CONFLICT = 409
 
 
@@ -71,8 +73,8 @@ class Outcome(enum.Enum):
     """The experiment needs no decider any more."""
     FAILED = 1
     """The user's code cannot continue; the operator knows why."""
-    AGAIN = 2
-    """Another session has begun; the process starts again as a new program."""
+    RESTART = 2
+    """Another session has begun, or a restart is requested: the process re-executes itself."""
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
@@ -91,7 +93,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     except TrialpodError as error:
         sys.stderr.write(f"trialpod: {error}\n")
         return 1
-    if outcome is Outcome.AGAIN:
+    if outcome is Outcome.RESTART:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", "trialpod_operator.decider"])
@@ -121,7 +123,7 @@ class Decider:
         def client() -> ReportClient:
             return ReportClient(address, experiment, token_file=token_file, ca_file=ca_file)
 
-        self._calls, self._asides = client(), client()
+        self._calls, self._side_client = client(), client()
         self._leave = leave
         self._session = 0
         self._suggestions = 0
@@ -141,7 +143,7 @@ class Decider:
             return self._run()
         except RefusedError as error:
             if error.status == _CONFLICT:
-                return Outcome.AGAIN
+                return Outcome.RESTART
             raise
         finally:
             self._stopped.set()
@@ -177,7 +179,7 @@ class Decider:
             text = traceback.format_exc()
             sys.stderr.write(text)
             message = str(error) if isinstance(error, TrialpodError) else f"{type(error).__name__}: {error}"
-            self._call(DecisionRequest(session=self._session, problem=message, traceback=text[-MAX_TRACEBACK:]))
+            self._call(DecisionRequest(session=self._session, problem=message, traceback=text[-MAX_SENT_TRACEBACK:]))
             return Outcome.FAILED
 
     def _load(self, start: DeciderStart) -> DecidingEngine:
@@ -192,7 +194,9 @@ class Decider:
     def _fetch(self, name: str, file: IO[bytes]) -> None:
         continues = True
         while continues:
-            answer = _call(self._asides, DecisionRequest(session=self._session, value=name, value_start=file.tell()))
+            answer = _call(
+                self._side_client, DecisionRequest(session=self._session, value=name, value_start=file.tell())
+            )
             if answer.value_problem:
                 raise TrainableError(answer.value_problem)
             file.write(answer.value)
@@ -201,7 +205,7 @@ class Decider:
     def _decide(self, deciding: DecidingEngine, answer: DecisionAnswer) -> Outcome:
         while not answer.ended:
             if self._stale.is_set():
-                return Outcome.AGAIN
+                return Outcome.RESTART
             began = time.monotonic()
             choices = deciding.decide(answer.items, self._begin)
             request = DecisionRequest(
@@ -218,7 +222,7 @@ class Decider:
             if answer.snapshot_wanted or self._busy_s > SNAPSHOT_INTERVAL_S:
                 self._add_snapshot(deciding, request)
             answer = self._call(request)
-        return Outcome.AGAIN if answer.restart else Outcome.ENDED
+        return Outcome.RESTART if answer.restart else Outcome.ENDED
 
     def _add_snapshot(self, deciding: DecidingEngine, request: DecisionRequest) -> None:
         if time.monotonic() < self._no_snapshot_before:
@@ -237,7 +241,7 @@ class Decider:
     def _call(self, request: DecisionRequest) -> DecisionAnswer:
         return _call(self._calls, request)
 
-    # -- beside the calls in order --
+    # -- outside the sequence of calls --
 
     def _send_suggestions(self) -> None:
         while not self._stopped.is_set():
@@ -246,11 +250,13 @@ class Decider:
             except queue.Empty:
                 continue
             self._suggestions += 1
-            self._aside(DecisionRequest(session=self._session, suggestion=event, suggestion_number=self._suggestions))
+            self._send_out_of_band(
+                DecisionRequest(session=self._session, suggestion=event, suggestion_number=self._suggestions)
+            )
 
-    def _aside(self, request: DecisionRequest) -> None:
+    def _send_out_of_band(self, request: DecisionRequest) -> None:
         try:
-            _call(self._asides, request)
+            _call(self._side_client, request)
         except RefusedError:
             self._stale.set()  # the next call in order finds out, too
 
@@ -260,12 +266,12 @@ class Decider:
         calls = 0
         while not self._stopped.wait(0.2):
             now, since, deciding, replaying = time.monotonic(), self._since, self._deciding, self._replaying
-            working = deciding.search.working if deciding is not None else None
+            working = deciding.search.active_thread if deciding is not None else None
             if deciding is not None and (deciding.search.calls != calls or (working is None and not replaying)):
                 calls, calls_since = deciding.search.calls, now
             elif working is not None and now - calls_since > start.suggestion_timeout_s:
                 frame = _frame(working.ident or 0)
-                self._late(frame, start.suggestion_timeout_s, "a suggestion")
+                self._exit_timed_out(frame, start.suggestion_timeout_s, "a suggestion")
                 return
             if since is None:
                 idle_at = now
@@ -277,13 +283,13 @@ class Decider:
                 limit_s, what = max(limit_s, start.suggestion_timeout_s), "repeating a recorded decision"
                 began = max(since, calls_since)
             if now - began > limit_s:
-                self._late(_frame(self._main), limit_s, what)
+                self._exit_timed_out(_frame(self._main), limit_s, what)
                 return
             if now - max(idle_at, reported_at) > BUSY_INTERVAL_S:
                 reported_at = now
-                self._aside(DecisionRequest(session=self._session, busy=True))
+                self._send_out_of_band(DecisionRequest(session=self._session, busy=True))
 
-    def _late(self, frame: FrameType | None, limit_s: float, what: str) -> None:
+    def _exit_timed_out(self, frame: FrameType | None, limit_s: float, what: str) -> None:
         text = "".join(traceback.format_stack(frame)) if frame is not None else ""
         where = (
             f" (at {getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}, line {frame.f_lineno})"
@@ -295,7 +301,9 @@ class Decider:
         )
         sys.stderr.write(f"trialpod: {message}\n{text}")
         sys.stderr.flush()
-        self._aside(DecisionRequest(session=self._session, problem=message, traceback=text[-MAX_TRACEBACK:]))
+        self._send_out_of_band(
+            DecisionRequest(session=self._session, problem=message, traceback=text[-MAX_SENT_TRACEBACK:])
+        )
         self._leave(Outcome.FAILED.value)
 
 
