@@ -130,7 +130,7 @@ class DecidingEngine:
         Args:
             wait_s: maximum time to wait for what the search algorithm learns; it never waits for a suggestion.
         """
-        if not self.search.settle(wait_s):
+        if not self.search.quiesce(wait_s):
             return None
         self.keeps_state = True
         try:

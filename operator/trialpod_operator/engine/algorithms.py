@@ -176,9 +176,9 @@ class Algorithms:
 
     def deliver_answer(self, created: Created | None, error: str) -> None:
         """Let the search algorithm know that its suggestion has arrived."""
-        answered: Any = getattr(self.search, "answered", None)
-        if answered is not None:
-            self.ask(answered, created, error)
+        on_answer: Any = getattr(self.search, "on_answer", None)
+        if on_answer is not None:
+            self.ask(on_answer, created, error)
         elif created is not None:
             self.adopt(created)
         if error:

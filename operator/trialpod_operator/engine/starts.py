@@ -5,7 +5,7 @@ A search algorithm that takes its time (`Algorithms.defers_search`) is asked for
 waited; but results are judged and answered meanwhile. Such an algorithm has, beside the methods of `SearchAlgorithm`:
 
 * ``request()``: a suggestion is wanted, made of what the algorithm learned before this call;
-* ``answered(created, error)``: the engine has it. In a replay this comes without anything being computed.
+* ``on_answer(created, error)``: the engine has it. In a replay this comes without anything being computed.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ Invariants:
 
 * The order of calls is that in which the engine makes them; a replay repeats it. So a suggestion that was computed
   and whose event did not come into the journal is computed again, to the same result.
-* During a replay nothing is computed: `answered` has the algorithm adopt what is recorded, and calls after an open
+* During a replay nothing is computed: `on_answer` has the algorithm adopt what is recorded, and calls after an open
   request are held until then. What is held when the replay ends is done in the thread.
 * Before `release` nothing of an event reaches the thread; `release` is called when the event is in the journal.
-* The state of the algorithm is read only while no suggestion is being computed (`settle`).
+* The state of the algorithm is read only while no suggestion is being computed (`quiesce`).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class BackgroundSearcher(SearchAlgorithm):
         self.listens = has_hook and bool(getattr(search, "_listens", True))
         """The algorithm learns from results before the last."""
         self._live = False
-        self._kept: deque[_Call] = deque()  # not released yet; the engine's thread only
-        self._asked = False  # a request is in `_kept` or with the thread; the engine's thread only
+        self._unreleased: deque[_Call] = deque()  # not released yet; the engine's thread only
+        self._request_open = False  # a request is in `_unreleased` or with the thread; the engine's thread only
         self._computing = False  # with the thread; the engine's thread only
         self._condition = threading.Condition()  # guards the rest
         self._queue: deque[_Call] = deque()
@@ -85,13 +85,14 @@ class BackgroundSearcher(SearchAlgorithm):
         self._closed = False
         self._thread: threading.Thread | None = None
         self.on_error: Callable[[BaseException], object] = lambda _error: None
-        self.describe: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}"
         """Called with each error of the algorithm, for a log."""
+        self.describe: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}"
+        """Returns the text of an error for the experiment's message."""
         self.calls = 0
         """How many calls were begun: in the thread, or in a replay by the engine's."""
 
     @property
-    def working(self) -> threading.Thread | None:
+    def active_thread(self) -> threading.Thread | None:
         """The thread while it makes a call."""
         return self._thread if self._working else None
 
@@ -109,23 +110,23 @@ class BackgroundSearcher(SearchAlgorithm):
 
     def request(self) -> None:
         """A suggestion is wanted, made of what it received before."""
-        self._asked = True
-        self._kept.append(_SUGGEST)
+        self._request_open = True
+        self._unreleased.append(_SUGGEST)
 
-    def answered(self, created: Created | None, error: str) -> None:
+    def on_answer(self, created: Created | None, error: str) -> None:
         """The engine has the suggestion that was asked for."""
-        self._asked = self._computing = False
+        self._request_open = self._computing = False
         if self._live:
             return
-        if _SUGGEST in self._kept:
-            self._kept.remove(_SUGGEST)
+        if _SUGGEST in self._unreleased:
+            self._unreleased.remove(_SUGGEST)
         self.calls += 1
         if created is not None:
             adopt(self.search, created, opens_values=self._opens_values)
         elif not error:
             self.search.next_suggestion()
-        while self._kept:
-            self._replay(self._kept.popleft())
+        while self._unreleased:
+            self._replay(self._unreleased.popleft())
 
     def next_suggestion(self) -> Suggestion | None:
         """Not to be called: suggestions come as events."""
@@ -165,7 +166,7 @@ class BackgroundSearcher(SearchAlgorithm):
         self._call("on_trial_rung", trial_id, rung, dict(result))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the algorithm's state; only when `settle` has just returned True."""
+        """Return the algorithm's state; only when `quiesce` has just returned True."""
         return self.search.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -177,12 +178,12 @@ class BackgroundSearcher(SearchAlgorithm):
     def release(self) -> None:
         """Give the thread what was called so far: it is in the journal. From the first time on, all is live."""
         self._live = True
-        if not self._kept:
+        if not self._unreleased:
             return
-        self._computing = self._asked
+        self._computing = self._request_open
         with self._condition:
-            self._queue.extend(self._kept)
-            self._kept.clear()
+            self._queue.extend(self._unreleased)
+            self._unreleased.clear()
             if self._threaded and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="trialpod-search", daemon=True)
                 self._thread.start()
@@ -190,28 +191,28 @@ class BackgroundSearcher(SearchAlgorithm):
             while self._threaded and len(self._queue) > MAX_QUEUED_CALLS and not self._closed:
                 self._condition.wait()
 
-    def settle(self, wait_s: float | None = None) -> bool:
+    def quiesce(self, timeout_s: float | None = None) -> bool:
         """Have everything done that was called before an open request; return whether the state may be read now.
 
         That is so when no suggestion is being computed and nothing waits for one.
 
         Args:
-            wait_s: maximum time to wait for other calls; None waits until they are done.
+            timeout_s: maximum time to wait for other calls; None waits until they are done.
         """
         if self._computing:
             return False
         with self._condition:
             self._condition.wait_for(
-                lambda: self._closed or not (self._queue or self._working) or not self._threaded, wait_s
+                lambda: self._closed or not (self._queue or self._working) or not self._threaded, timeout_s
             )
             if self._queue or self._working:
                 return False
             failed = self._failed
-        while self._kept and self._kept[0] is not _SUGGEST and self._live:
-            call = self._kept.popleft()
+        while self._unreleased and self._unreleased[0] is not _SUGGEST and self._live:
+            call = self._unreleased.popleft()
             if not failed:
-                self._attempt(call)
-        return len(self._kept) == int(self._asked)
+                self._call_search(call)
+        return len(self._unreleased) == int(self._request_open)
 
     def work(self) -> bool:
         """Make the next call; return False when there is none. Called by the thread, or in place of it."""
@@ -224,7 +225,7 @@ class BackgroundSearcher(SearchAlgorithm):
             failed = self._failed
         try:
             if not failed:
-                self._attempt(call)
+                self._call_search(call)
         finally:
             with self._condition:
                 self._working = False
@@ -241,8 +242,8 @@ class BackgroundSearcher(SearchAlgorithm):
     # -- inside --
 
     def _call(self, name: str, *args: Any) -> None:
-        if self._live or self._asked:
-            self._kept.append((name, args))
+        if self._live or self._request_open:
+            self._unreleased.append((name, args))
         else:
             self._replay((name, args))
 
@@ -253,7 +254,7 @@ class BackgroundSearcher(SearchAlgorithm):
     def _do(self, call: _Call) -> Any:
         return getattr(self.search, call[0])(*call[1])
 
-    def _attempt(self, call: _Call) -> None:
+    def _call_search(self, call: _Call) -> None:
         try:
             answer = self._do(call)
             if call is _SUGGEST:

@@ -63,8 +63,8 @@ MAX_OBJECTS_PER_RUNNING = 2
 """Objects of the journal after which a snapshot replaces them, at least, and for each trial that runs: a restart
 reads them all, and a snapshot waits for the files of each of these trials."""
 
-FILES_AFTER_S = 0.01
-FILES_AFTER_MAX_S = 10.0
+FILES_DELAY_S = 0.01
+MAX_FILES_DELAY_S = 10.0
 """The trials' files are copied that much later for each attempt that runs at the start: all of these call first, and
 comparing and copying files takes as much CPU as their calls."""
 
@@ -221,7 +221,7 @@ class DurableExperiment:
             lambda status: self._in_loop(self._record_replica, status),
             lambda error: self._in_loop(self.fail, error),
             lambda position: self._in_loop(self._release, position),
-            files_after_s=min(FILES_AFTER_MAX_S, FILES_AFTER_S * len(self.engine.state.running)),
+            files_after_s=min(MAX_FILES_DELAY_S, FILES_DELAY_S * len(self.engine.state.running)),
         )
         if self._replicated < self.position:
             replica.request(self.position, urgent=True)
@@ -376,7 +376,7 @@ class DurableExperiment:
 
     async def _applied_and_committed(self) -> None:
         assert self.decisions is not None
-        await self.decisions.settle()
+        await self.decisions.wait_applied()
         self._refuse_when_broken()
         if not self.is_committed:
             await self._wait_for_replica()
@@ -404,7 +404,7 @@ class DurableExperiment:
         """Return when the replica has everything applied so far, and its actions were given out."""
         self._refuse_when_broken()
         if self.decisions is not None:
-            await self.decisions.settle()
+            await self.decisions.wait_applied()
         if self._replica is not None and self.position > self._replicated:
             self._replica.request(self.position, urgent=True)
             await self._wait_for_replica()

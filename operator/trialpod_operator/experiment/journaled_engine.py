@@ -246,7 +246,7 @@ class JournaledEngine:
         if self.plan.decided:
             self._snapshot_due, self.snapshot_wanted = False, True
             return
-        self._snapshot_due = self._queued is not None and not self._queued.settle()
+        self._snapshot_due = self._queued is not None and not self._queued.quiesce()
         if self._snapshot_due:
             return
         try:

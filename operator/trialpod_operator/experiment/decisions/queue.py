@@ -116,7 +116,7 @@ class DecisionQueue:
         self._known: dict[Hashable, AnyEvent] = {}  # queued or in flight, those of which one is enough
         self._results: dict[tuple[str, int], int] = {}  # last number queued, by attempt
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._settling: list[asyncio.Future[None]] = []
+        self._apply_waiters: list[asyncio.Future[None]] = []
         self._submitted = 0  # events ever queued
         self._undone: dict[int, AnyEvent] = {}  # by their numbers among these, those not decided about
         self._poll: asyncio.Future[DecisionAnswer] | None = None
@@ -242,11 +242,11 @@ class DecisionQueue:
         self._waiting.append((self._submitted, waiting))
         return waiting
 
-    async def settle(self) -> None:
+    async def wait_applied(self) -> None:
         """Return when nothing is deferred any more."""
         while self._deferred:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._settling.append(waiting)
+            self._apply_waiters.append(waiting)
             await waiting
 
     def check(self) -> None:
@@ -313,8 +313,8 @@ class DecisionQueue:
         oldest = next(iter(self._undone), self._submitted + 1)
         while self._waiting and self._waiting[0][0] < oldest:
             _set(self._waiting.popleft()[1])
-        while self._settling and not self._deferred:
-            _set(self._settling.pop())
+        while self._apply_waiters and not self._deferred:
+            _set(self._apply_waiters.pop())
 
     # -- the decider's calls --
 
@@ -532,12 +532,12 @@ class DecisionQueue:
         if self._journaled.engine.finished:
             self._ended = "the experiment is over"
         self._release_poll(DecisionAnswer(ended=self._ended) if self._ended else None)
-        for waiting in (*(each for _, each in self._waiting), *self._settling):
+        for waiting in (*(each for _, each in self._waiting), *self._apply_waiters):
             if not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()  # its waiters get it; without one asyncio would log a warning
         self._waiting.clear()
-        self._settling.clear()
+        self._apply_waiters.clear()
 
 
 def _set(waiting: asyncio.Future[None]) -> None:

@@ -48,7 +48,7 @@ class FollowedSearch(RecordedSearch):
     def request(self) -> None:
         """Do nothing: the decider has asked."""
 
-    def answered(self, created: object, error: str) -> None:
+    def on_answer(self, created: object, error: str) -> None:
         """Do nothing: the decider knows."""
 
 
