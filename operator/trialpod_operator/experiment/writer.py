@@ -1,11 +1,11 @@
-"""The one process that writes an experiment into a storage: it tells that it is alive, so that no second one starts.
+"""Heartbeat of the process that writes an experiment into a storage.
 
-It is a courtesy, not the guarantee: the guarantee is that the journal's objects are created only if they do not exist
-(`replica`). Without the courtesy, the second process to start could be the one that wins there.
+Advisory: the guarantee is that the journal's objects are created only if they do not exist (`replica`). Without the
+heartbeat, the second process to start could be the one that wins there.
 
-Invariants: no clock is compared with another machine's. A writer counts up in ``.trialpod/writer.json``; who
-starts watches the count, and takes over when it has stopped for `LEASE_S` seconds of its own time. On the same
-machine it looks whether the process is there instead, and does not wait.
+Invariants: no clock is compared with another machine's. A writer increments a counter in ``.trialpod/writer.json``. A
+starting process polls it, and takes over after `LEASE_S` of its own time without a change. On the same machine it
+checks whether the process exists instead, and does not wait.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Writer(msgspec.Struct):
     token: str
     host: str
     pid: int
-    machine: str  # the kernel's boot and the space of process ids, in which `pid` means something
-    started: str  # when the process started, in ticks since boot: tells it from a later one with its number
+    machine: str  # boot id and PID namespace, in which `pid` is valid
+    started: str  # when the process started, in ticks since boot: detects a reused pid
     count: int = 0
 
     @classmethod
@@ -83,7 +83,7 @@ class WriterClaim:
         """Become the writer.
 
         Args:
-            on_wait: called once, when it must be watched whether another writer still lives.
+            on_wait: called each time it starts waiting to see whether another writer is alive.
 
         Raises:
             ExperimentLockedError: another process writes.

@@ -24,7 +24,7 @@ from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.shards.ownership import Ownership
 from trialpod_operator.experiment import durable
-from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Replica
+from trialpod_operator.experiment.replica.replica import MAX_COMMIT_BACKOFF_S, FencedError, Replica
 from trialpod_operator.reports.service import ReportService
 
 KEY = "team/digits"
@@ -79,7 +79,7 @@ class InlineReplica(Replica):
         except (StorageError, OSError) as error:
             self._failures += 1
             self._failed(error, "loop")
-            self._arm(min(0.25 * 2.0**self._failures, COMMIT_BACKOFF_MAX_S))
+            self._arm(min(0.25 * 2.0**self._failures, MAX_COMMIT_BACKOFF_S))
             return
         else:
             if self._failures:

@@ -51,8 +51,8 @@ from trialpod_operator.experiment.stored import (
 )
 
 PARALLEL = 8
-FEW_FILES = 4
-"""So many are sent or fetched one after the other: those of one trial are not worth threads."""
+MAX_SEQUENTIAL_FILES = 4
+"""Up to this many files are copied without threads: those of one trial are not worth them."""
 
 LOCKS = 64
 """Files share so many locks."""
@@ -370,7 +370,7 @@ def _each(work: Callable[[T], None], items: list[T]) -> None:
         except Exception as error:  # noqa: BLE001 - raised below: the others are tried whatever became of this one
             errors.append(error)
 
-    if len(items) <= FEW_FILES:
+    if len(items) <= MAX_SEQUENTIAL_FILES:
         for item in items:
             attempt(item)
     else:

@@ -49,20 +49,20 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 GROWTH = 1.25
-BACKOFF_MAX_S = 30.0
-COMMIT_BACKOFF_MAX_S = 5.0
+MAX_BACKOFF_S = 30.0
+MAX_COMMIT_BACKOFF_S = 5.0
 """The same for the journal where others wait for it: after an outage of the storage, decisions resume within this."""
 
 WRITING_SHARE = 0.25
 """Of the interval of looks whether the place was emptied, while something is written there."""
 
-FEW = 50
-PASSES = 6
-"""Files are caught up with when only so many had changed since the last pass, and after so many passes."""
+MAX_CHANGED_FILES = 50
+MAX_CATCH_UP_PASSES = 6
+"""Catch-up ends after a pass that copied at most this many files, or after this many passes."""
 
-FETCH_AT_LEAST = 20
+MIN_FETCH_FILES = 20
 FETCH_SHARE = 60
-"""A pass fetches the files of so large a part of all that `fetch_soon` was given, and at least of so many."""
+"""A pass fetches one in `FETCH_SHARE` of the files that `fetch_soon` was given, and at least `MIN_FETCH_FILES`."""
 
 _NO, _ASKED, _DONE = "no", "asked", "done"
 
@@ -223,7 +223,7 @@ class Replica:
         """
         self._arrived = arrived
         self._wanted = dict(wanted)
-        self._wanted_at_once = max(FETCH_AT_LEAST, len(wanted) // FETCH_SHARE)
+        self._wanted_at_once = max(MIN_FETCH_FILES, len(wanted) // FETCH_SHARE)
 
     @property
     def snapshot_stored(self) -> bool:
@@ -386,14 +386,14 @@ class Replica:
 
     def _run(self) -> None:
         try:
-            self._repeat(self._commit, self._urgent, COMMIT_BACKOFF_MAX_S)
+            self._repeat(self._commit, self._urgent, MAX_COMMIT_BACKOFF_S)
         finally:
             self._journal_complete.set()
 
     def _run_files(self) -> None:
         self._finishing.wait(self._files_after_s)
         try:
-            self._repeat(self._copy_files, self._wake, BACKOFF_MAX_S)
+            self._repeat(self._copy_files, self._wake, MAX_BACKOFF_S)
         finally:
             self._journal_complete.wait()
             if not self._given_up and self._broken is None:
@@ -521,8 +521,8 @@ class Replica:
         self._files.fetch([key for name in names for key in self._wanted[name]])
         for name in names:
             del self._wanted[name]
-        for start in range(0, len(names), FETCH_AT_LEAST):  # the event loop opens them, and has others to answer
-            self._arrived(names[start : start + FETCH_AT_LEAST])
+        for start in range(0, len(names), MIN_FETCH_FILES):  # the event loop opens them, and has others to answer
+            self._arrived(names[start : start + MIN_FETCH_FILES])
 
     def _check_presence(self) -> None:
         now = self._monotonic()
@@ -536,7 +536,7 @@ class Replica:
 
     def _record_pass(self, copied: int) -> None:
         self._passes += 1
-        if copied <= FEW or self._passes >= PASSES:
+        if copied <= MAX_CHANGED_FILES or self._passes >= MAX_CATCH_UP_PASSES:
             self._passes, self._catching_up = 0, _DONE
         else:
             self._wake.set()  # much may have changed while so many were copied
@@ -563,7 +563,7 @@ class Replica:
         unknown = self._trials.unknown()
         if not unknown:
             return
-        if len(unknown) > FEW:
+        if len(unknown) > MAX_CHANGED_FILES:
             self._files.compare(unknown)
         else:
             self._files.compare_each(unknown)

@@ -23,7 +23,7 @@ LIVE_INTERVAL_S = 15.0
 LIVE_PER_S = 1.0
 """Rate of these looks: with more running trials than `LIVE_INTERVAL_S` they take turns."""
 
-LIVE_MAX_S = 300.0
+MAX_LIVE_INTERVAL_S = 300.0
 """Maximum interval between two looks at a trial: with very many, the rate grows instead."""
 
 REST_S = 120.0
@@ -149,7 +149,7 @@ class LiveTurns:
             now: monotonic seconds.
         """
         looked = self._looked = {name: self._looked.get(name, now) for name in live}
-        rate = max(LIVE_PER_S, len(looked) / LIVE_MAX_S)
+        rate = max(LIVE_PER_S, len(looked) / MAX_LIVE_INTERVAL_S)
         self._used_to = max(self._used_to, now - LIVE_INTERVAL_S)  # what was not used for long is lost
         room = int((now - self._used_to) * rate)
         due = [(at, name) for name, at in looked.items() if now - at >= LIVE_INTERVAL_S]

@@ -988,7 +988,7 @@ def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: Director
 def test_files_changed_during_upload_are_uploaded_again(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialpod_operator.experiment.replica.replica.FEW", 0)
+    monkeypatch.setattr("trialpod_operator.experiment.replica.replica.MAX_CHANGED_FILES", 0)
     journal_of(tmp_path / "here").append(b"one")
     result = tmp_path / "here" / "trial_0" / "result.json"
     result.parent.mkdir()
