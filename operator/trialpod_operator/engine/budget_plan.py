@@ -37,7 +37,7 @@ ITERATION = "training_iteration"
 MIN_TRIALS = 20
 """Trials with a value before the expected gain ends anything: twice the evenly spread ones of the search."""
 
-MANY_TRIALS = 50
+MAX_TRIALS_FOR_BUDGET_WARNING = 50
 """With more trials, a budget no longer counts as too small for one."""
 
 
@@ -155,7 +155,7 @@ class BudgetPlan:
 
     def warn_if_too_small(self, now: float) -> None:
         """Say once that a budget is too small for one full training."""
-        if not self.plans or len(self._state.trials) > MANY_TRIALS:
+        if not self.plans or len(self._state.trials) > MAX_TRIALS_FOR_BUDGET_WARNING:
             return
         survey = self._survey()
         full = self._full_training(survey)

@@ -64,7 +64,7 @@ class Chooser(ABC):
 
     @abstractmethod
     def _find_new(self) -> Created | None:
-        """Return it."""
+        """Return the next suggestion, or None."""
 
     @abstractmethod
     def hold_back(self, consulted: bool) -> bool:

@@ -5,7 +5,7 @@ Invariants:
 * Deterministic: the same settings, seeds and events give the same actions. The only clock is `now`.
 * A trial has at most one attempt at a time; attempts are numbered 1, 2, 3, ... An event about any other attempt than
   the latest, or about one that has ended, changes nothing.
-* Every result counts once: numbers already received are skipped, a gap is refused.
+* Every result counts once: numbers already received are skipped, a batch after a gap is ignored.
 * What the engine chooses (suggestions, starts, verdicts) is in `choices` after each call; given back as `recorded`
   it makes a replay choose the same (see `trialpod_operator.engine.chooser`).
 * Only failures count against `max_failures`. Failures and disruptions are retried at once, and with back-off while a
@@ -211,7 +211,7 @@ class Engine:
         self._deadline.enforce(now)
         self._lifecycle.enforce_budgets(chooser, now)
         if self._algorithms.observes_time or chooser.replaying:
-            self._results.stop_everything(0, chooser, now)
+            self._results.stop_experiment_if_due(0, chooser, now)
 
     def _start_or_finish(self, chooser: Chooser, now: float) -> None:
         """Start trials; when nothing runs, give up paused trials one by one, as others may start in their place."""

@@ -139,7 +139,7 @@ class Results:
             self._state.run_user_code()
             self._state.end_exploit(trial)
 
-    def stop_everything(self, number: int, chooser: Chooser, now: float) -> None:
+    def stop_experiment_if_due(self, number: int, chooser: Chooser, now: float) -> None:
         """End the experiment when the stopper says so.
 
         `number` is that of the result which was just judged, within its attempt; 0 when only time went by.
@@ -212,7 +212,7 @@ class Results:
             algorithms.inform_search(algorithms.search.on_pause, trial.trial_id)
         # 3. What the scheduler decided about other trials, and the stopper about all.
         self._commands.carry_out(chooser, now)
-        self.stop_everything(trial.current.received, chooser, now)
+        self.stop_experiment_if_due(trial.current.received, chooser, now)
 
     def _check_time(self, trial: Trial, result: dict[str, Any], name: object) -> None:
         """Warn when the scheduler goes by a time that is not reported: it would never decide anything."""
@@ -318,7 +318,7 @@ def _decode(reader: ResultReader, raw: msgspec.Raw) -> dict[str, Any]:
 
 
 def _check(value: Any, key: str, depth: int) -> None:
-    """Refuse what the trial's log files have no form for."""
+    """Raise ValidationError for values that result.json cannot hold."""
     if depth == 0:
         raise msgspec.ValidationError(f"'{key[:60]}' of a result is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, dict):

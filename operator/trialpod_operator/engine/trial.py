@@ -36,12 +36,12 @@ FAILURES = frozenset({"metric", "algorithm", "broken", "fail_fast"})
 STATUSES = (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)
 
 BACKOFF_BASE_S = 1.0
-BACKOFF_MAX_S = 60.0
+MAX_BACKOFF_S = 60.0
 
 FREE_RETRIES = 1
 """Failures and disruptions without progress that are retried at once; then the back-off doubles."""
 
-MAX_TRACEBACK = 20_000
+MAX_STORED_TRACEBACK = 20_000
 """Maximum length of a stored traceback in characters; the end is kept."""
 
 MAX_PAST_ATTEMPTS = 32
@@ -402,7 +402,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def set_error(self, error: str, traceback: str = "") -> None:
         """Store why the latest attempt failed; "" = it did not."""
-        self.error, self.traceback = error, traceback[-MAX_TRACEBACK:]
+        self.error, self.traceback = error, traceback[-MAX_STORED_TRACEBACK:]
 
     def disrupt(self, now: float) -> None:
         """Count a disrupted attempt."""
@@ -414,7 +414,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.attempts_without_progress += 1
         doublings = self.attempts_without_progress - FREE_RETRIES - 1
         if doublings >= 0:
-            self.retry_at = now + min(BACKOFF_BASE_S * 2.0 ** min(doublings, 32), BACKOFF_MAX_S)
+            self.retry_at = now + min(BACKOFF_BASE_S * 2.0 ** min(doublings, 32), MAX_BACKOFF_S)
 
     # -- transitions: the end -----------------------------------------------------------------------------------
 
