@@ -29,7 +29,7 @@ from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
-from trialpod_operator.cluster.pods.reuse import Reuse
+from trialpod_operator.cluster.pods.reuse import IdlePods
 from trialpod_operator.cluster.shards import membership
 from trialpod_operator.cluster.shards.assignment import SHARDS, Member, ShardMap
 from trialpod_operator.cluster.shards.membership import Membership
@@ -275,18 +275,18 @@ def one_journal_in_a_place(put: Put) -> None:
 def told_before_it_is_labelled(put: Put) -> None:
     """A pod gets its next attempt while its labels say something else."""
 
-    async def bind(self: Reuse, idle: Any, runs: Any) -> None:
+    async def bind(self: IdlePods, idle: Any, runs: Any) -> None:
         if idle.binding is not None and reuse._is_current(idle, runs):
             self._answer(idle, idle.binding)
 
-    put(Reuse, "_bind", bind)
-    put(Reuse, "is_bound", lambda _self, _run: True)
+    put(IdlePods, "_bind", bind)
+    put(IdlePods, "is_bound", lambda _self, _run: True)
 
 
 def pods_wait_forever(put: Put) -> None:
     """A pod for which nothing can come any more is kept."""
-    put(reuse, "IDLE_S", 1e9)
-    put(bindings, "spare", lambda _engine, _running: None)
+    put(reuse, "IDLE_TIMEOUT_S", 1e9)
+    put(bindings, "max_idle_pods", lambda _engine, _running: None)
 
 
 # -- functions --

@@ -63,7 +63,7 @@ LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
 MADE_FOR_ANNOTATION = f"{GROUP}/made-for"
 """On pods that may be reused: the attempt that they were made for, as `runner_id`. Their labels name the latest."""
 
-SHAPE_ANNOTATION = f"{GROUP}/shape"
+TEMPLATE_HASH_ANNOTATION = f"{GROUP}/shape"
 """Digest of the complete pod, but for its trial; a trial reuses a pod only if its own would have the same digest."""
 
 SPEC_ANNOTATION = f"{GROUP}/pod-spec"

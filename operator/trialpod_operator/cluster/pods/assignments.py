@@ -16,7 +16,7 @@ from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods.binding import PodBinding, PodKey, pod_key
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods, owns
 from trialpod_operator.cluster.pods.resources import total_resources
-from trialpod_operator.cluster.pods.reuse import Reuse
+from trialpod_operator.cluster.pods.reuse import IdlePods
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
 from trialpod_operator.engine.events import AttemptStarted
 from trialpod_operator.experiment.durable import NotReadyError
@@ -45,12 +45,12 @@ class Assignments:
             return AssignmentAnswer(reason=f"'{request.runner}' is no runner of this experiment")
         which = trial_id, int(number)
         binding = self._pods.bindings.get(trial_id)
-        if self._pods.reuse is not None:
+        if self._pods.idle_pods is not None:
             binding = self._pods.bound_to(which)
             current = binding if binding is not None and binding.current else None
-            stays = self._pods.in_place.holds(*which)  # a pod of an operator that reused none
-            if request.afresh and not stays and (current is None or not self._pods.reuse.is_bound(current)):
-                return self._hold(self._give_in_turn(self._pods.reuse, which, current, request))
+            stays = self._pods.in_place.is_reserved(*which)  # a pod of an operator that reused none
+            if request.afresh and not stays and (current is None or not self._pods.idle_pods.is_bound(current)):
+                return self._hold(self._give_in_turn(self._pods.idle_pods, which, current, request))
         if binding is not None and not binding.assigned and binding.continues_in_place:
             self._expect_own_pod(binding, which)
         if binding is not None and binding.pod_key == which and binding.trial.running:
@@ -60,7 +60,7 @@ class Assignments:
             if binding.group is None or binding.assigned:
                 return self._give(binding, request)
             return self._hold(self._give_together(binding, request))
-        if self._pods.in_place.holds(trial_id, int(number)):
+        if self._pods.in_place.is_reserved(trial_id, int(number)):
             return self._hold(self._give_later(trial_id, int(number), request))
         return AssignmentAnswer(reason="the trial has no work for this pod any more")
 
@@ -172,8 +172,8 @@ class Assignments:
             binding.assigned = True
             self._pods.attention.add(trial.trial_id)
             binding.expected_by = 0.0
-            if self._pods.reuse is not None:
-                self._pods.reuse.began(binding)
+            if self._pods.idle_pods is not None:
+                self._pods.idle_pods.mark_started(binding)
             self._pods.durable.apply(
                 AttemptStarted(
                     trial_id=trial.trial_id,
@@ -193,7 +193,7 @@ class Assignments:
         if not request.rank:
             self._pods.durable.last_contact[trial.trial_id] = self._pods.clock()
         assignment = self._pods.durable.assignment(trial)
-        assignment.reuse = self._pods.reuse is not None and request.afresh
+        assignment.reuse = self._pods.idle_pods is not None and request.afresh
         if binding.group is not None:
             assignment.rank, assignment.world_size = request.rank, binding.group.size
             assignment.master_addr = self._pods.groups.address(binding)
@@ -226,9 +226,9 @@ class Assignments:
         return self._give(binding, request)
 
     async def _give_in_turn(
-        self, reuse: Reuse, which: PodKey, binding: PodBinding | None, request: AssignmentRequest
+        self, idle_pods: IdlePods, which: PodKey, binding: PodBinding | None, request: AssignmentRequest
     ) -> AssignmentAnswer:
-        binding = await reuse.ask(which, binding)
+        binding = await idle_pods.ask(which, binding)
         if binding is None:
             return AssignmentAnswer(reason="there is no more work for this pod")
         current = self._pods.bindings.get(binding.trial.trial_id) is binding and binding.trial.running

@@ -14,7 +14,7 @@ from trialpod_operator.cluster.pods.group import Group
 from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.engine.trial import Trial
 
-ASK_AGAIN_S = 30.0
+NEXT_ASSIGNMENT_TIMEOUT_S = 30.0
 """Maximum time that a pod which continues in place may take to ask for its trial's next attempt."""
 
 RECREATE_DELAY_S = 1.0
@@ -139,7 +139,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         assigned=given,
         pod_uid=str(pod["metadata"].get("uid", "")) if pod is not None else trial.current.pod_uid,
         asked_at=now,
-        expected_by=0.0 if own_pod or given else now + ASK_AGAIN_S,
+        expected_by=0.0 if own_pod or given else now + NEXT_ASSIGNMENT_TIMEOUT_S,
         resources=trial.resources,
         adopted=True,
     )

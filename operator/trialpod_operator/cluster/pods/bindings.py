@@ -33,11 +33,17 @@ from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.assignments import Assignments
 from trialpod_operator.cluster.pods.attention import Look
-from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, adopt, attempt_label, is_leaving
+from trialpod_operator.cluster.pods.binding import (
+    NEXT_ASSIGNMENT_TIMEOUT_S,
+    PodBinding,
+    adopt,
+    attempt_label,
+    is_leaving,
+)
 from trialpod_operator.cluster.pods.build import grace_seconds, reuses_pods, spec_digest
 from trialpod_operator.cluster.pods.creation import PodCreation
 from trialpod_operator.cluster.pods.diagnostics import (
-    EVERY_S,
+    POLL_INTERVAL_S,
     SILENT_S,
     AttemptEndings,
     PodDiagnostics,
@@ -50,7 +56,7 @@ from trialpod_operator.cluster.pods.pending import PendingReason
 from trialpod_operator.cluster.pods.pod_work import PodWork, Rejections
 from trialpod_operator.cluster.pods.queues import slots
 from trialpod_operator.cluster.pods.reading import node_of
-from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse, spare
+from trialpod_operator.cluster.pods.reuse import IdlePods, InPlaceReservations, max_idle_pods
 from trialpod_operator.cluster.pods.sigterm import judge_sigterm
 from trialpod_operator.cluster.pods.terminated import Termination, blame_beside
 from trialpod_operator.engine.actions import (
@@ -129,7 +135,7 @@ class PodBindings:
                 pods.work.objects.resume(pods.pod_name(binding), trial.current.hostname)
             self._make_group(binding)
         if reuses_pods(pods.experiment().spec):
-            pods.reuse = Reuse(
+            pods.idle_pods = IdlePods(
                 pods.key,
                 pods.cache,
                 pods.work,
@@ -137,10 +143,10 @@ class PodBindings:
                 pods.enqueue,
                 lambda name: self._collector.expect_exit(name, pods.clock()),
             )
-            pods.reuse.adopt(pods.bindings.values())
+            pods.idle_pods.adopt(pods.bindings.values())
             for binding in list(pods.bindings.values()):
                 waits = not binding.assigned and not binding.expected_by and pods.own_pod(binding) is None
-                if waits and pods.reuse.take(binding):
+                if waits and pods.idle_pods.take(binding):
                     pods.bind(binding)
 
     def compare_trials(self) -> None:
@@ -309,10 +315,10 @@ class PodBindings:
         if reserved is not None and binding.group is None:
             pod = self._pods.cache.pod(self._pods.key, names.pod_name(self._pods.name, trial_id, reserved))
             if pod is not None and not is_leaving(pod, self._pods.work.deleted):
-                binding.pod_attempt, binding.expected_by = reserved, self._pods.clock() + ASK_AGAIN_S
+                binding.pod_attempt, binding.expected_by = reserved, self._pods.clock() + NEXT_ASSIGNMENT_TIMEOUT_S
                 binding.pod_uid = pod["metadata"].get("uid", "")
                 self._collector.keep(pod["metadata"]["name"])
-        elif self._pods.reuse is not None and self._pods.reuse.take(binding):
+        elif self._pods.idle_pods is not None and self._pods.idle_pods.take(binding):
             self._collector.keep(self._pods.pod_name(binding))
         self._pods.bind(binding)
         self._pods.changed.add(trial_id)
@@ -351,7 +357,7 @@ class PodBindings:
                 raise NotReadyError("the object of the attempt is being checked")
             return msgspec.structs.replace(judged, asks=False)
         if binding.group is None:
-            if end.asks and not (self._pods.reuse is not None and self._pods.reuse.expect(binding)):
+            if end.asks and not (self._pods.idle_pods is not None and self._pods.idle_pods.expect(binding)):
                 self._pods.in_place.reserve(binding)
             pod = self._pods.own_pod(binding)
             return end if pod is None else blame_beside(pod, end)
@@ -377,16 +383,16 @@ class PodBindings:
     # -- pods that run one trial after the other --
 
     async def _serve_idle(self, now: float) -> None:
-        if self._pods.reuse is None:
+        if self._pods.idle_pods is None:
             return
         engine = self._pods.durable.engine
 
         def needed() -> int | None:
             # What is decided and not carried out yet may need any of them.
             ready = self._pods.durable.is_committed and engine.state.settings is not None
-            return spare(engine, len(self._pods.bindings)) if ready else None
+            return max_idle_pods(engine, len(self._pods.bindings)) if ready else None
 
-        await self._pods.reuse.serve(now, self._pods.bindings, engine.state.trials, needed)
+        await self._pods.idle_pods.serve(now, self._pods.bindings, engine.state.trials, needed)
 
     # -- groups --
 
@@ -464,10 +470,10 @@ class PodBindings:
                 which |= self._pods.groups.names(binding)
 
         def stays(pod: Object) -> bool:
-            if self._pods.reuse is not None and self._pods.reuse.holds(pod):
+            if self._pods.idle_pods is not None and self._pods.idle_pods.is_reserved(pod):
                 return True
             labels = pod["metadata"].get("labels") or {}
-            return self._pods.in_place.holds(labels.get(names.TRIAL_ID_LABEL, ""), attempt_label(pod))
+            return self._pods.in_place.is_reserved(labels.get(names.TRIAL_ID_LABEL, ""), attempt_label(pod))
 
         trials = self._pods.durable.engine.state.trials
         await self._collector.collect(now, current, stopped, stays, trials, every=every)
@@ -480,7 +486,7 @@ class PodBindings:
         return (
             spec is not self._digested
             or spec.workers is not None
-            or self._pods.reuse is not None
+            or self._pods.idle_pods is not None
             or self._pods.work.objects is not None
             or self._queued
             or bool(queues.queue_of(spec.template))
@@ -547,11 +553,11 @@ class PodBindings:
                     attention.remove_by(at)
         if look.sweeps:
             times += self._pods.groups.times(bindings)
-            times += self._pods.reuse.times() if self._pods.reuse is not None else []
+            times += self._pods.idle_pods.times() if self._pods.idle_pods is not None else []
         times.append(self._pods.work.rejections.until)
         times = [at for at in times if at > began]
         if look.sweeps and bindings:
-            times.append(began + (EVERY_S if self._pods.unassigned() else SILENT_S / 3))
+            times.append(began + (POLL_INTERVAL_S if self._pods.unassigned() else SILENT_S / 3))
         for at in times:
             attention.sweep_by(at)
         return max(0.2, attention.due_at - self._pods.clock()) if attention.due_at < math.inf else None

@@ -177,7 +177,7 @@ def build_pod(
     )
     if reuses_pods(spec):
         ours["annotations"][names.MADE_FOR_ANNOTATION] = names.runner_id(trial_id, attempt)
-        ours["annotations"][names.SHAPE_ANNOTATION] = _shape(pod_spec, metadata)
+        ours["annotations"][names.TEMPLATE_HASH_ANNOTATION] = _template_hash(pod_spec, metadata)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": ours, "spec": pod_spec}
 
 
@@ -196,7 +196,7 @@ def reuses_pods(spec: TuneExperimentSpec) -> bool:
     return spec.reuse_pods and spec.workers is None and not limited
 
 
-def _shape(pod_spec: Json, metadata: Json) -> str:
+def _template_hash(pod_spec: Json, metadata: Json) -> str:
     """Return a digest of a pod without what names its trial."""
     spec = copy.deepcopy(pod_spec)
     for container in spec.get("containers") or []:

@@ -21,7 +21,7 @@ from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial
 
 AFTER_S = 8.0
-EVERY_S = 10.0
+POLL_INTERVAL_S = 10.0
 """Interval at which the events of a pod are read that has a node and does not start."""
 
 
@@ -62,7 +62,7 @@ class PodDiagnostics:
 
         Of the pods that wait in a queue, Kueue is asked about the first.
         """
-        if now - self._polled_at < EVERY_S:
+        if now - self._polled_at < POLL_INTERVAL_S:
             return
         begins = self._pods.unassigned()
         held = [pod for pod in map(self._pods.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]

@@ -17,7 +17,7 @@ from trialpod_operator.cluster.pods.attention import Attention
 from trialpod_operator.cluster.pods.binding import PodBinding, PodKey, pod_key
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pod_work import PodWork
-from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse
+from trialpod_operator.cluster.pods.reuse import IdlePods, InPlaceReservations
 from trialpod_operator.experiment.durable import DurableExperiment
 
 
@@ -36,7 +36,7 @@ class ExperimentPods:
         enqueue: asks for a reconcile soon.
         groups: the workers beside the heads.
         in_place: the pods that continue with their own trial.
-        reuse: the pods that continue with any trial; None where pods are not reused.
+        idle_pods: the pods that continue with any trial; None where pods are not reused.
         bindings: what should run, by trial id.
         changed: ids of trials whose TuneTrial has to be written.
         attention: which attempts the next pass looks at.
@@ -54,7 +54,7 @@ class ExperimentPods:
     enqueue: Callable[[], None]
     groups: GroupWork
     in_place: InPlaceReservations
-    reuse: Reuse | None = None
+    idle_pods: IdlePods | None = None
     bindings: dict[str, PodBinding] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     attention: Attention = field(default_factory=Attention)

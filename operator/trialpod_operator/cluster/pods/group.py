@@ -26,14 +26,14 @@ from trialpod.protocol.messages import AssignmentRequest, AttemptEnd
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.terminated import Termination
 
-SETTLE_S = 3.0
+FAILURE_CHECK_DELAY_S = 3.0
 """Time after a failure until the workers are compared: pods show their ends a little late."""
 
 _PEER_LOST = re.compile(r"connection|broken ?pipe|reset by peer|nccl|gloo|rendezvous|timed? ?out", re.IGNORECASE)
 
 BACKOFF_BASE_S = 5.0
 MAX_BACKOFF_S = 600.0
-"""Pauses before the pods of a group that did not find room together are retried."""
+"""Pauses before the pods of a group that could not all be scheduled at once are retried."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.group import (
-    SETTLE_S,
+    FAILURE_CHECK_DELAY_S,
     Group,
     Member,
     deleted_worker,
@@ -36,7 +36,7 @@ from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.pods.reading import PendingReason, condition, node_of
 from trialpod_operator.cluster.pods.terminated import Termination, may_be_explained, presumed_gone, read_termination
 
-QUIET_S = 60.0
+WORKER_CHECK_S = 60.0
 """Time without a result from a head after which the server is asked about its workers: one may be lost."""
 
 MISSING_S = 5.0
@@ -161,10 +161,12 @@ class GroupWork:
                 return why
         group, size = binding.group, binding.group.size
         if binding.not_before > now:
-            return _incomplete(f"its {size} pods found no room together; they are retried after a pause", None)
+            return _incomplete(
+                f"its {size} pods could not all be scheduled at once; they are retried after a pause", None
+            )
         first = self._first
         if first is not None and first is not binding and self.pod(binding, 0) is None:
-            message = f"the pods of {names.trial_name(self._name, first.trial.trial_id)} find their places first"
+            message = f"waiting for the pods of {names.trial_name(self._name, first.trial.trial_id)} to be scheduled"
             return PendingReason(reason=Reason.WAITS_FOR_GROUP, message=message, remedy="")
         ready = len(self._ready(binding))
         if ready and now - group.waiting_since > MISSING_S:
@@ -234,7 +236,7 @@ class GroupWork:
             if ending is None and binding.assigned and pod["metadata"].get("deletionTimestamp") and not by_us(uid):
                 target = condition(pod, "DisruptionTarget") or {}
                 return deleted_worker(member.rank, str(target.get("reason") or ""))
-            # A failure of a group that has begun is journaled at once; SETTLE_S leaves the kubelet the same time.
+            # That of a group that has begun is journaled at once: FAILURE_CHECK_DELAY_S leaves the kubelet time, too.
             if ending is not None and not binding.assigned and may_be_explained(member, ending, now):
                 return None
         return of_worker(member.rank, ending, begun=binding.assigned) if ending is not None else None
@@ -250,7 +252,7 @@ class GroupWork:
         group = binding.group
         if group is None:
             return
-        if group.failed_at and not group.looked and now >= group.failed_at + SETTLE_S:
+        if group.failed_at and not group.looked and now >= group.failed_at + FAILURE_CHECK_DELAY_S:
             await self._ask_about_head(binding)
             for member in group.members:
                 await self._ask(binding, member, now)
@@ -261,20 +263,20 @@ class GroupWork:
         for member in group.members:
             pod = self.pod(binding, member.rank)
             unseen = pod is None and not binding.assigned
-            patience = MISSING_S if unseen else max(QUIET_S, (now - group.quiet_since) / 4)
+            patience = MISSING_S if unseen else max(WORKER_CHECK_S, (now - group.quiet_since) / 4)
             known = binding.assigned or member.created_at
             since = max(member.asked_at, member.created_at, group.quiet_since)
             if known and now - since >= patience:
                 await self._ask(binding, member, now)
 
     async def _ask_about_head(self, binding: PodBinding) -> None:
-        """Workers fail of a head that is gone, whose deletion may have gone unseen."""
+        """A missing head makes its workers fail; the watch may have missed its deletion."""
         pod = self.pod(binding, 0)
         if pod is not None and not await self._work.refresh_pod(pod["metadata"]["name"]):
             self._cache.update_pod(pod, deleted=True)
 
     def is_confirmed(self, binding: PodBinding) -> bool:
-        """Return whether a worker's failure is no other pod's: all were checked, and the head stays."""
+        """Return whether the failure is the worker's own: all pods were checked and the head is not terminating."""
         group, pod = binding.group, self.pod(binding, 0)
         return group is not None and group.looked and pod is not None and not is_leaving(pod, self._work.deleted)
 
@@ -311,7 +313,7 @@ class GroupWork:
             if group is None:
                 continue
             if group.failed_at:
-                found.append(group.failed_at + SETTLE_S)
+                found.append(group.failed_at + FAILURE_CHECK_DELAY_S)
             if not binding.assigned:
                 found += [member.explained_by for member in group.members if member.explained_by]
                 if group.waiting_since:

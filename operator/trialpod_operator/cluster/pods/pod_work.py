@@ -121,8 +121,10 @@ class PodWork:
         self._gone_before: set[str] = set()  # uids of those that another client had ended before
         self._no_queues_until = 0.0
         self._counted: set[str] = set()  # uids of the pods that a quota counted when it was used up
-        self._shaped: TuneExperiment | None = None
-        self._shapes: dict[frozenset[tuple[str, float]] | None, str | None] = {}  # of its pods, by their resources
+        self._hashed: TuneExperiment | None = None
+        self._template_hashes: dict[
+            frozenset[tuple[str, float]] | None, str | None
+        ] = {}  # of its pods, by their resources
 
     async def create_trial(self, trial: Trial) -> bool:
         """Make the TuneTrial; return whether it is there."""
@@ -249,21 +251,21 @@ class PodWork:
         """Return whether a pod that ends, or is gone, does so because it was asked for here."""
         return uid in self.deleted and uid not in self._gone_before
 
-    def shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
+    def template_hash(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         """Return the digest of the pod that an attempt would get, None when it would get none."""
         experiment, kind = self._experiment(), None if resources is None else frozenset(resources.items())
-        if experiment is not self._shaped:
-            self._shaped, self._shapes = experiment, {}
-        if kind not in self._shapes:  # equal for all attempts with the same resources
-            self._shapes[kind] = self._built_shape(trial, attempt, resources)
-        return self._shapes[kind]
+        if experiment is not self._hashed:
+            self._hashed, self._template_hashes = experiment, {}
+        if kind not in self._template_hashes:  # equal for all attempts with the same resources
+            self._template_hashes[kind] = self._compute_template_hash(trial, attempt, resources)
+        return self._template_hashes[kind]
 
-    def _built_shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
+    def _compute_template_hash(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         try:
             pod = self._body(trial, attempt, resources)
         except TemplateError:
             return None
-        found: str | None = pod["metadata"]["annotations"].get(names.SHAPE_ANNOTATION)
+        found: str | None = pod["metadata"]["annotations"].get(names.TEMPLATE_HASH_ANNOTATION)
         return found
 
     def _body(

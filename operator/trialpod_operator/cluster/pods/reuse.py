@@ -5,10 +5,10 @@ labels say which attempt it has now.
 
 Invariants:
 
-* A pod is labelled for an attempt before it gets it. Which pod began an attempt stands in the journal.
-* What the trial before printed is fetched before the next one begins, if it can be had; else when the pod has ended.
-* A pod waits for `IDLE_S` at most, and not at all where nothing can come; refused, it exits by itself.
-* Everything here may be forgotten: a pod that asks is taken in again, and one that does not is deleted.
+* A pod is labelled for an attempt before it gets it. The journal records which pod started each attempt.
+* The previous trial's log is fetched before the next trial starts, or, if that fails, when the pod ends.
+* A pod waits for `IDLE_TIMEOUT_S` at most, and not at all where nothing can come; refused, it exits by itself.
+* This state may be lost: a pod that asks is added again, any other is deleted.
 
 Owned by the event loop; `serve` is a part of the reconcile.
 """
@@ -24,7 +24,14 @@ from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import gather_all
-from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, PodKey, is_leaving, labelled_for, pod_key
+from trialpod_operator.cluster.pods.binding import (
+    NEXT_ASSIGNMENT_TIMEOUT_S,
+    PodBinding,
+    PodKey,
+    is_leaving,
+    labelled_for,
+    pod_key,
+)
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import Trial
@@ -32,10 +39,10 @@ from trialpod_operator.experiment.durable import NotReadyError
 
 logger = logging.getLogger(__name__)
 
-IDLE_S = 30.0
+IDLE_TIMEOUT_S = 30.0
 """Maximum time that a pod waits for another trial."""
 
-HELD_S = 20.0
+LONG_POLL_TIMEOUT_S = 20.0
 """Maximum time that a pod's request is held; then it asks again."""
 
 
@@ -43,7 +50,7 @@ HELD_S = 20.0
 class _Idle:
     name: str
     pod_key: PodKey
-    shape: str
+    template_hash: str
     until: float
     trial_id: str = ""  # the one that its labels name
     asked: bool = False
@@ -59,35 +66,35 @@ class _Offers:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, bool], dict[PodKey, _Idle]] = {}  # by shape, and whether it has asked
+        self._lines: dict[tuple[str, bool], dict[PodKey, _Idle]] = {}  # by template_hash, and whether it has asked
         self._of_trial: dict[str, _Idle] = {}
 
     def put(self, idle: _Idle) -> None:
-        self._lines.setdefault((idle.shape, idle.asked), {})[idle.pod_key] = idle
+        self._lines.setdefault((idle.template_hash, idle.asked), {})[idle.pod_key] = idle
         self._of_trial[idle.trial_id] = idle
 
     def remove(self, idle: _Idle) -> None:
-        line = self._lines.get((idle.shape, idle.asked), {})
+        line = self._lines.get((idle.template_hash, idle.asked), {})
         if line.get(idle.pod_key) is idle:
             del line[idle.pod_key]
             if not line:
-                del self._lines[idle.shape, idle.asked]
+                del self._lines[idle.template_hash, idle.asked]
         if self._of_trial.get(idle.trial_id) is idle:
             del self._of_trial[idle.trial_id]
 
-    def first(self, shape: str, trial_id: str) -> _Idle | None:
+    def first(self, template_hash: str, trial_id: str) -> _Idle | None:
         """Return the trial's own last pod, else the first in line."""
         own = self._of_trial.get(trial_id)
-        if own is not None and own.shape == shape:
+        if own is not None and own.template_hash == template_hash:
             return own
-        line = self._lines.get((shape, True)) or self._lines.get((shape, False)) or {}
+        line = self._lines.get((template_hash, True)) or self._lines.get((template_hash, False)) or {}
         return next(iter(line.values()), None)
 
     def __bool__(self) -> bool:
         return bool(self._lines)
 
 
-class Reuse:
+class IdlePods:
     """The pods of one experiment that have no attempt.
 
     Args:
@@ -120,12 +127,12 @@ class Reuse:
 
     def adopt(self, bindings: Collection[PodBinding]) -> None:
         """Add the pods that had no attempt when the operator started."""
-        taken = {binding.pod_key for binding in bindings}
+        bound = {binding.pod_key for binding in bindings}
         for pod in self._cache.pods(self._key):
-            which = pod_key(pod)
+            made_for = pod_key(pod)
             running = (pod.get("status") or {}).get("phase") == "Running"
-            if which is not None and which not in taken and running and not is_leaving(pod, self._work.deleted):
-                self._expect(which, pod)
+            if made_for is not None and made_for not in bound and running and not is_leaving(pod, self._work.deleted):
+                self._expect(made_for, pod)
 
     def expect(self, binding: PodBinding) -> bool:
         """The binding's attempt has ended, and its pod will ask for another; return whether it may."""
@@ -143,8 +150,8 @@ class Reuse:
         """
         if not self._offers:
             return False
-        shape = self._work.shape(binding.trial, binding.attempt, binding.resources)
-        found = self._offered(shape, binding.trial.trial_id) if shape is not None else None
+        template_hash = self._work.template_hash(binding.trial, binding.attempt, binding.resources)
+        found = self._offered(template_hash, binding.trial.trial_id) if template_hash is not None else None
         if found is None:
             return False
         idle, pod = found
@@ -152,56 +159,56 @@ class Reuse:
         now = self._clock()
         binding.pod_trial, binding.pod_attempt = idle.pod_key
         binding.pod_uid = str(pod["metadata"].get("uid", ""))
-        binding.expected_by, binding.asked_at = now + ASK_AGAIN_S, now
+        binding.expected_by, binding.asked_at = now + NEXT_ASSIGNMENT_TIMEOUT_S, now
         return True
 
-    def began(self, binding: PodBinding) -> None:
+    def mark_started(self, binding: PodBinding) -> None:
         """The binding's pod has its attempt."""
         if idle := self._idle.get(binding.pod_key):
             self._answer(idle, binding)
 
-    def holds(self, pod: Object) -> bool:
+    def is_reserved(self, pod: Object) -> bool:
         """Return whether a pod is kept for another attempt."""
-        which = pod_key(pod)
-        return which is not None and which in self._idle
+        made_for = pod_key(pod)
+        return made_for is not None and made_for in self._idle
 
     def is_bound(self, binding: PodBinding) -> bool:
         """Return whether the binding's pod is labelled for it, so that it may get it."""
         pod = self._cache.pod(self._key, names.pod_name(self._name, *binding.pod_key))
         return binding.assigned or not binding.in_reused_pod or (pod is not None and labelled_for(pod, binding))
 
-    async def ask(self, which: PodKey, binding: PodBinding | None) -> PodBinding | None:
+    async def ask(self, made_for: PodKey, binding: PodBinding | None) -> PodBinding | None:
         """Return the next attempt of a pod that asks, once it is labelled for it; None when it is to leave.
 
         Args:
-            which: the pod.
+            made_for: what the pod was made for, which identifies it.
             binding: that is to continue in it, where that is known already.
 
         Raises:
             NotReadyError: it is to ask again.
         """
         now = self._clock()
-        name = names.pod_name(self._name, *which)
+        name = names.pod_name(self._name, *made_for)
         pod = self._cache.pod(self._key, name)
-        if pod is None or pod_key(pod) != which or is_leaving(pod, self._work.deleted):
+        if pod is None or pod_key(pod) != made_for or is_leaving(pod, self._work.deleted):
             return None
-        idle = self._idle.get(which)
+        idle = self._idle.get(made_for)
         if idle is None:
-            idle = self._idle[which] = _Idle(name, which, _shape(pod), now + IDLE_S)
+            idle = self._idle[made_for] = _Idle(name, made_for, _template_hash(pod), now + IDLE_TIMEOUT_S)
         if not idle.asked:
             self._offers.remove(idle)
-            idle.asked, idle.until = True, now + IDLE_S
+            idle.asked, idle.until = True, now + IDLE_TIMEOUT_S
             if idle.binding is None:
                 self._offer(idle, pod)
         if binding is not None and binding.pod_key == which:  # else it has returned to its own pod meanwhile
             self._offers.remove(idle)
             idle.binding = binding
-            binding.expected_by = now + ASK_AGAIN_S
+            binding.expected_by = now + NEXT_ASSIGNMENT_TIMEOUT_S
         if idle.answer is None:
             idle.answer = asyncio.get_running_loop().create_future()
         self._enqueue()
         try:
-            return await asyncio.wait_for(asyncio.shield(idle.answer), HELD_S)
+            return await asyncio.wait_for(asyncio.shield(idle.answer), LONG_POLL_TIMEOUT_S)
         except TimeoutError:
             raise NotReadyError("there is no other trial for the pod yet") from None
 
@@ -210,7 +217,7 @@ class Reuse:
         now: float,
         bindings: Mapping[str, PodBinding],
         trials: Mapping[str, Trial],
-        spare: Callable[[], int | None],
+        max_idle_pods: Callable[[], int | None],
     ) -> None:
         """Give pods that have asked their next attempts, and let those go that are not needed.
 
@@ -218,21 +225,21 @@ class Reuse:
             now: seconds since the epoch.
             bindings: the attempts in progress, by the trial's id.
             trials: the engine's, by id.
-            spare: returns how many may wait; None = not known now.
+            max_idle_pods: returns how many may wait; None = not known now.
         """
         for idle in list(self._idle.values()):
             pod = self._pod(idle)
             if pod is None:
                 self._answer(idle, None)
             elif idle.binding is not None and not _is_current(idle, bindings):
-                idle.binding, idle.until = None, now + IDLE_S
+                idle.binding, idle.until = None, now + IDLE_TIMEOUT_S
                 self._offer(idle, pod)
         asking = [idle for idle in self._idle.values() if idle.asked]
         await gather_all(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
         await gather_all(*(self._bind(idle, bindings) for idle in asking if idle.binding is not None))
-        most = spare()  # as it is now: others have come and gone meanwhile
+        limit = max_idle_pods()  # as it is now: others have come and gone meanwhile
         waiting = sorted((idle for idle in self._idle.values() if idle.binding is None), key=lambda idle: idle.until)
-        excess = len(waiting) - most if most is not None else 0
+        excess = len(waiting) - limit if limit is not None else 0
         for index, idle in enumerate(waiting):
             if index < excess or now >= idle.until:
                 self._leaves(idle.name)
@@ -242,10 +249,10 @@ class Reuse:
         """Return when there will be something to do."""
         return [idle.until for idle in self._idle.values() if idle.binding is None]
 
-    def _expect(self, which: PodKey, pod: Object) -> None:
-        if which not in self._idle:
-            until = self._clock() + ASK_AGAIN_S
-            idle = self._idle[which] = _Idle(pod["metadata"]["name"], which, _shape(pod), until)
+    def _expect(self, made_for: PodKey, pod: Object) -> None:
+        if made_for not in self._idle:
+            until = self._clock() + NEXT_ASSIGNMENT_TIMEOUT_S
+            idle = self._idle[made_for] = _Idle(pod["metadata"]["name"], made_for, _template_hash(pod), until)
             self._offer(idle, pod)
 
     def _offer(self, idle: _Idle, pod: Object) -> None:
@@ -253,9 +260,9 @@ class Reuse:
         idle.trial_id = _labels(pod).get(names.TRIAL_ID_LABEL, "")
         self._offers.put(idle)
 
-    def _offered(self, shape: str, trial_id: str) -> tuple[_Idle, Object] | None:
-        """Take a pod of that shape out of those that are offered, and return it."""
-        while (idle := self._offers.first(shape, trial_id)) is not None:
+    def _offered(self, template_hash: str, trial_id: str) -> tuple[_Idle, Object] | None:
+        """Take a pod of that template_hash out of those that are offered, and return it."""
+        while (idle := self._offers.first(template_hash, trial_id)) is not None:
             self._offers.remove(idle)
             pod = self._pod(idle)
             if pod is not None:  # else `serve` answers it
@@ -301,7 +308,7 @@ class Reuse:
             self._answer(idle, binding)
 
 
-def spare(engine: Engine, running: int) -> int | None:
+def max_idle_pods(engine: Engine, running: int) -> int | None:
     """Return how many pods may wait for trials that the engine may still start; None for any number.
 
     Args:
@@ -313,8 +320,8 @@ def spare(engine: Engine, running: int) -> int | None:
         return 0
     if not (state.pending or state.delayed or state.paused) and engine.search_exhausted:
         return 0
-    most = state.required_settings.max_concurrent
-    return max(0, most - running) if most else None
+    limit = state.required_settings.max_concurrent
+    return max(0, limit - running) if limit else None
 
 
 def _is_current(idle: _Idle, bindings: Mapping[str, PodBinding]) -> bool:
@@ -333,8 +340,8 @@ def _labels(pod: Object) -> Mapping[str, str]:
     return labels
 
 
-def _shape(pod: Object) -> str:
-    return str((pod["metadata"].get("annotations") or {}).get(names.SHAPE_ANNOTATION, ""))
+def _template_hash(pod: Object) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(names.TEMPLATE_HASH_ANNOTATION, ""))
 
 
 @dataclass
@@ -354,7 +361,7 @@ class InPlaceReservations:
     """Pods that stay after their attempt for their trial's next one (exploits in place), by the trial's id.
 
     The pod's question waits for the start of the attempt, and the start for the pod (`PodBinding.expected_by`). Each
-    copy of a question gets the same answer. A reservation expires after `ASK_AGAIN_S`.
+    copy of a question gets the same answer. A reservation expires after `NEXT_ASSIGNMENT_TIMEOUT_S`.
 
     Args:
         clock: seconds since the epoch.
@@ -368,10 +375,10 @@ class InPlaceReservations:
     def reserve(self, binding: PodBinding) -> None:
         """The binding's pod said that it will ask for the trial's next attempt."""
         self._reserved[binding.trial.trial_id] = _Reservation(
-            binding.pod_attempt, self._clock() + ASK_AGAIN_S, binding.resources
+            binding.pod_attempt, self._clock() + NEXT_ASSIGNMENT_TIMEOUT_S, binding.resources
         )
 
-    def holds(self, trial_id: str, pod_attempt: int) -> bool:
+    def is_reserved(self, trial_id: str, pod_attempt: int) -> bool:
         """Return whether the pod is kept for the trial's next attempt."""
         reserved = self._reserved.get(trial_id)
         return reserved is not None and reserved.pod_attempt == pod_attempt and self._clock() < reserved.until
@@ -402,7 +409,7 @@ class InPlaceReservations:
         if asking is None or asking.pod_attempt != pod_attempt:
             asking = self._asking[trial_id] = _Asking(pod_attempt, asyncio.get_running_loop().create_future())
         try:
-            return await asyncio.wait_for(asyncio.shield(asking.future), ASK_AGAIN_S)
+            return await asyncio.wait_for(asyncio.shield(asking.future), NEXT_ASSIGNMENT_TIMEOUT_S)
         except TimeoutError:
             if self._asking.get(trial_id) is asking:
                 del self._asking[trial_id]

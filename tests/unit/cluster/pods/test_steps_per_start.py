@@ -17,7 +17,7 @@ from trialpod_operator.cluster.pods.assignments import Assignments
 from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pod_work import PodWork
-from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse
+from trialpod_operator.cluster.pods.reuse import IdlePods, InPlaceReservations
 from trialpod_operator.engine.trial import Trial
 
 KEY = "team/digits"
@@ -44,7 +44,7 @@ class Pods:
             dirname=lambda trial: "folder",
         )
         self.work = PodWork(EXPERIMENT, lambda: self.manifest, unused, self.cache, OPTIONS, lambda: NOW, unused)
-        self.reuse = Reuse(KEY, self.cache, self.work, lambda: NOW, lambda: None, lambda name: None)
+        self.idle_pods = IdlePods(KEY, self.cache, self.work, lambda: NOW, lambda: None, lambda name: None)
         self.pods = ExperimentPods(
             KEY,
             lambda: self.manifest,
@@ -56,7 +56,7 @@ class Pods:
             lambda: None,
             unused,
             InPlaceReservations(lambda: NOW),
-            reuse=self.reuse,
+            idle_pods=self.idle_pods,
         )
 
     def add_pod(self, binding: PodBinding) -> None:
@@ -70,7 +70,7 @@ class Pods:
         for number in range(first, first + idle):
             binding = attempt(number)
             self.add_pod(binding)
-            assert self.reuse.expect(binding)
+            assert self.idle_pods.expect(binding)
 
 
 class TestStart:
@@ -83,7 +83,7 @@ class TestStart:
             if other:
                 pods.manifest = experiment(reusePods=True, image="r/other:2")
             starts = [attempt(10_000 + number) for number in range(STARTS)]
-            found[idle] = count(lambda: [pods.reuse.take(each) for each in starts])  # noqa: B023  # called here
+            found[idle] = count(lambda: [pods.idle_pods.take(each) for each in starts])  # noqa: B023  # called here
             assert [each.in_reused_pod for each in starts] == [not other] * STARTS
             assert len({each.pod_key for each in starts}) == STARTS
         assert found[600] < found[60] * 1.1
@@ -97,7 +97,7 @@ class TestStart:
         again = attempt(2)
         again.attempt = 2
         other, more, none = attempt(7), attempt(8), attempt(9)
-        assert [pods.reuse.take(each) for each in (again, other, more, none)] == [True, True, True, False]
+        assert [pods.idle_pods.take(each) for each in (again, other, more, none)] == [True, True, True, False]
         assert [each.pod_key[0] for each in (again, other, more)] == ["d75de_00002", "d75de_00001", "d75de_00003"]
 
 
@@ -110,7 +110,7 @@ class TestAssignment:
                 pods.pods.bind(attempt(number))
             pods.make_idle(1, first=10_000)
             moved = attempt(running)
-            assert pods.reuse.take(moved)
+            assert pods.idle_pods.take(moved)
             moved.assigned = True
             pods.pods.bind(moved)
             assignments = Assignments(pods.pods)
@@ -124,7 +124,7 @@ class TestAssignment:
         pods = Pods()
         pods.make_idle(1, first=10_000)
         moved = attempt(1)
-        pods.reuse.take(moved)
+        pods.idle_pods.take(moved)
         pods.pods.bind(moved)
         assert pods.pods.bound_to(("d75de_10000", 1)) is moved
         moved.return_to_own_pod()
