@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -33,7 +33,7 @@ Object = dict[str, Any]
 
 
 class _Packed:
-    """An object of which only the identity is cached."""
+    """An object kept as compressed JSON; only its uid and version can be read without unpacking."""
 
     __slots__ = ("data", "uid", "version")
 
@@ -72,7 +72,7 @@ class ObjectCache:
         """Store a TuneTrial; return the key of its experiment, None when it is not ours."""
         if not deleted and (shown := self._shown_before(item)) is not None:
             return shown  # a watch shows what this operator wrote, too
-        key = self._take(self._trials, _lean_trial(item), deleted=deleted)
+        key = self._update(self._trials, _lean_trial(item), deleted=deleted)
         if key is not None:
             name, spec = item["metadata"]["name"], item.get("spec") or {}
             if spec.get("stop") and not deleted:
@@ -97,14 +97,14 @@ class ObjectCache:
         """Store a pod; return the key of its experiment, None when it is not ours."""
         lean = _lean(item)
         if (lean["metadata"].get("labels") or {}).get(ROLE_LABEL) == DECIDER_ROLE:
-            return self._take(self._deciders, lean, deleted=deleted)
+            return self._update(self._deciders, lean, deleted=deleted)
         name = (lean["metadata"].get("labels") or {}).get(OBJECT_LABEL)
         if not name:
-            key = self._take(self._pods, lean, deleted=deleted)
+            key = self._update(self._pods, lean, deleted=deleted)
             if key is not None:
                 self._index_pod(key, item["metadata"])
             return key
-        key = self._take(self._parts, lean, deleted=deleted)
+        key = self._update(self._parts, lean, deleted=deleted)
         if key is not None:
             names = self._of_object.setdefault(key, {}).setdefault(name, set())
             (names.discard if deleted else names.add)(lean["metadata"]["name"])
@@ -128,15 +128,15 @@ class ObjectCache:
     def parts(self, key: str, name: str) -> list[Object]:
         """Return the pods that were made for an object of another kind."""
         found = self._parts.get(key, {})
-        return [_must(found[each]) for each in sorted(self._of_object.get(key, {}).get(name, ())) if each in found]
+        return [_unpack(found[each]) for each in sorted(self._of_object.get(key, {}).get(name, ())) if each in found]
 
     def part(self, key: str, pod_name: str) -> Object | None:
         """Return such a pod by its own name."""
-        return _unpacked(self._parts.get(key, {}).get(pod_name))
+        return _unpack(self._parts.get(key, {}).get(pod_name))
 
     def all_parts(self, key: str) -> list[Object]:
         """Return all such pods of an experiment."""
-        return [_must(item) for item in self._parts.get(key, {}).values()]
+        return [_unpack(item) for item in self._parts.get(key, {}).values()]
 
     def show(self, key: str, name: str, composite: Object, *, deleted: bool) -> None:
         """Store what stands for an attempt's pod."""
@@ -164,7 +164,7 @@ class ObjectCache:
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
-        return _unpacked(self._trials.get(key, {}).get(name))
+        return _unpack(self._trials.get(key, {}).get(name))
 
     def has_trials(self, key: str) -> bool:
         """Return whether an experiment has TuneTrials."""
@@ -176,7 +176,7 @@ class ObjectCache:
 
     def pod(self, key: str, name: str) -> Object | None:
         """Return one pod of an experiment."""
-        return _unpacked(self._pods.get(key, {}).get(name))
+        return _unpack(self._pods.get(key, {}).get(name))
 
     def experiment_of(self, namespace: str, name: str, uid: str) -> str:
         """Return the key of the experiment that a pod belongs to, "" when there is no such pod."""
@@ -184,7 +184,7 @@ class ObjectCache:
 
     def pod_by_uid(self, namespace: str, name: str, uid: str) -> Object | None:
         """Return that pod, of whatever experiment; None when no watch has shown it, or it is gone."""
-        return _unpacked(self._find_pod(namespace, name, uid)[1])
+        return _unpack(self._find_pod(namespace, name, uid)[1])
 
     def _find_pod(self, namespace: str, name: str, uid: str) -> tuple[str, Object | _Packed | None]:
         key = self._keys_of_pods.get((namespace, name), "")
@@ -199,7 +199,7 @@ class ObjectCache:
 
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
-        return [_must(item) for item in self._pods.get(key, {}).values()]
+        return [_unpack(item) for item in self._pods.get(key, {}).values()]
 
     def pod_names(self, key: str) -> Collection[str]:
         """Return the names of all pods of an experiment, which change with the next event."""
@@ -207,18 +207,18 @@ class ObjectCache:
 
     def deciders(self, key: str) -> list[Object]:
         """Return the pods of an experiment's deciders."""
-        return [_must(item) for item in self._deciders.get(key, {}).values()]
+        return [_unpack(item) for item in self._deciders.get(key, {}).values()]
 
     def pods_of_trial(self, key: str, trial_id: str) -> list[Object]:
         """Return the pods of an experiment whose label names the trial."""
         pods = self._pods.get(key, {})
         known = sorted(self._pods_by_trial.get(key, {}).get(trial_id, ()))
-        found = [_must(pods[name]) for name in known if name in pods]
+        found = [_unpack(pods[name]) for name in known if name in pods]
         return [pod for pod in found if _trial_of(pod["metadata"]) == trial_id]  # labels of reused pods change
 
     def deleted_pod(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
-        return _unpacked(self._deleted.get(uid))
+        return _unpack(self._deleted.get(uid))
 
     def versions(self, key: str) -> dict[str, str]:
         """Return the uids of all trials and pods of an experiment, each with the state that is here."""
@@ -231,10 +231,10 @@ class ObjectCache:
 
     def drop(self, key: str, uids: Collection[str]) -> None:
         """These trials and pods of an experiment are not there any more, although no watch has said so."""
-        for item in _those(self._trials.get(key, {}).values(), uids):
+        for item in _select(self._trials.get(key, {}).values(), uids):
             self.update_trial(item, deleted=True)
         others = (*self._parts.get(key, {}).values(), *self._deciders.get(key, {}).values())
-        for item in _those([*self._plain_pods(key), *others], uids):
+        for item in _select([*self._plain_pods(key), *others], uids):
             self.update_pod(item, deleted=True)
 
     def forget_trials(self, key: str) -> None:
@@ -250,7 +250,7 @@ class ObjectCache:
         for store in (*stores, self._composers, self._deciders):
             store.pop(key, None)
 
-    def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
+    def _update(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
         metadata = item["metadata"]
         key = _experiment_key(metadata)
         if key is None:
@@ -295,16 +295,18 @@ def _experiment_key(metadata: Mapping[str, Any]) -> str | None:
     return f"{metadata['namespace']}/{experiment}" if experiment else None
 
 
-def _unpacked(item: Object | _Packed | None) -> Object | None:
+@overload
+def _unpack(item: Object | _Packed) -> Object: ...
+@overload
+def _unpack(item: None) -> None: ...
+@overload
+def _unpack(item: Object | _Packed | None) -> Object | None: ...
+def _unpack(item: Object | _Packed | None) -> Object | None:
     return item.unpack() if isinstance(item, _Packed) else item
 
 
-def _must(item: Object | _Packed) -> Object:
-    return item.unpack() if isinstance(item, _Packed) else item
-
-
-def _those(items: Iterable[Object | _Packed], uids: Collection[str]) -> list[Object]:
-    return [_must(item) for item in items if _identity(item)[0] in uids]
+def _select(items: Iterable[Object | _Packed], uids: Collection[str]) -> list[Object]:
+    return [_unpack(item) for item in items if _identity(item)[0] in uids]
 
 
 def _has_ended(trial: Object) -> bool:

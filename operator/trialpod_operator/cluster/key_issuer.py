@@ -85,23 +85,25 @@ class KeyIssuer:
         except InvalidInputError as error:
             raise StorageProblemError(Reason.SCOPED_CREDENTIALS_IMPOSSIBLE, str(error)) from error
 
-    async def answer(self, host: JournaledEngine, trial_id: str, attempt: int) -> CredentialsAnswer:
+    async def answer(self, journaled: JournaledEngine, trial_id: str, attempt: int) -> CredentialsAnswer:
         """Return keys for an attempt, or why there are none now.
 
         Args:
-            host: of the experiment.
+            journaled: the experiment's engine.
             trial_id: the trial.
             attempt: of it.
         """
-        trial = host.engine.state.trials.get(trial_id)
+        trial = journaled.engine.state.trials.get(trial_id)
         if trial is None or not trial.running or trial.attempt != attempt:
             return CredentialsAnswer(problem=f"attempt {attempt} of trial {trial_id} does not run any more")
         start = trial.active_exploit.start if trial.active_exploit is not None else None
-        source = host.engine.state.trials[start.trial_id] if start is not None else None
+        source = journaled.engine.state.trials[start.trial_id] if start is not None else None
         problem = None
         try:
             policy = session_policy(
-                host.checkpoint_uri(trial), host.checkpoint_uri(source) if source is not None else "", self._pickle
+                journaled.checkpoint_uri(trial),
+                journaled.checkpoint_uri(source) if source is not None else "",
+                self._pickle,
             )
             made = await self._make(policy)
         except StsRefusedError as error:

@@ -36,7 +36,7 @@ from trialpod_operator.api.api_errors import (
 )
 from trialpod_operator.cluster.metrics.instruments import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
-from trialpod_operator.cluster.work_queue import FairRoom
+from trialpod_operator.cluster.work_queue import FairSemaphore
 
 if TYPE_CHECKING:
     from aiohttp import TraceRequestChunkSentParams
@@ -268,9 +268,9 @@ class Kube(ApiServer):
         self._client = client
         self._no_answer: tuple[type[Exception], ...] = (OSError, TimeoutError, ClientError, *client_errors)
         self._timeout_s = timeout_s
-        self._room = FairRoom(PARALLEL)
-        self._dedicated = {start: FairRoom(room) for start, room in DEDICATED_LIMITS.items()}
-        self._logs = FairRoom(MAX_LOG_REQUESTS)
+        self._semaphore = FairSemaphore(PARALLEL)
+        self._dedicated = {start: FairSemaphore(limit) for start, limit in DEDICATED_LIMITS.items()}
+        self._logs = FairSemaphore(MAX_LOG_REQUESTS)
         self.requests = 0
         self.lease_valid: Callable[[], bool] = lambda: True
         """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`, and
@@ -298,7 +298,7 @@ class Kube(ApiServer):
                 f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
                 "or set KUBECONFIG"
             ) from error
-        configuration.connection_pool_maxsize = 0  # none: rooms limit requests, and each namespace has watches
+        configuration.connection_pool_maxsize = 0  # none: semaphores limit requests, and each namespace has watches
         configuration.retries = 0
         # With trust_env aiohttp reads .netrc before each request, which only a proxy's password could need.
         configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
@@ -329,7 +329,7 @@ class Kube(ApiServer):
     ) -> Any:
         """Make one request, as `ApiServer.request` says; for an experiment's, `serves` is asked before it is sent."""
         headers = {"Accept": "*/*" if text else accept, "Content-Type": content_type}
-        async with self._room_for(path):
+        async with self._semaphore_for(path):
             self._check_allowed(method, path, serves)
             self.requests += 1
             _SERVES.set(serves)
@@ -423,10 +423,10 @@ class Kube(ApiServer):
         # aiohttp calls this before it writes the body, and the headers with it. The body of a change is never empty.
         self._check_allowed(chunk.method, chunk.url.path, _SERVES.get())
 
-    def _room_for(self, path: str) -> FairRoom:
+    def _semaphore_for(self, path: str) -> FairSemaphore:
         if path.endswith("/log"):
             return self._logs
-        return next((room for start, room in self._dedicated.items() if path.startswith(start)), self._room)
+        return next((each for start, each in self._dedicated.items() if path.startswith(start)), self._semaphore)
 
 
 class _OnBehalf(ApiServer):

@@ -1,7 +1,7 @@
 """A work queue of keys, as in client-go: equal keys are merged, and one key is never processed concurrently.
 
-And the room for requests that keys share, which `FairRoom` gives them in turn: an experiment that has thousands to
-make keeps another one waiting for a single request.
+`FairSemaphore` limits concurrent requests and serves keys round-robin: however many requests one experiment queues,
+another waits for at most one of them.
 
 Own code, because Python's client has none, and kopf queues events of one object instead of keys of one experiment.
 
@@ -23,18 +23,18 @@ from collections.abc import Awaitable, Callable
 BACKOFF_S = 0.5
 MAX_BACKOFF_S = 60.0
 EVENT_DELAY_S = 5.0
-"""Maximum time from an event to the pass of a key that fails: what fails may be but one of a pass's steps."""
+"""Maximum time from an event to the pass of a key that fails: only one step of the pass may be failing."""
 
 Work = Callable[[str], Awaitable[float | None]]
 
 _KEY: contextvars.ContextVar[str] = contextvars.ContextVar("key", default="")
 
 
-class FairRoom:
+class FairSemaphore:
     """Limits the number of parallel requests; waiting requests of different keys take turns.
 
     Args:
-        size: how many.
+        size: maximum number of parallel requests.
     """
 
     def __init__(self, size: int) -> None:
@@ -157,7 +157,7 @@ class WorkQueue:
         self.add(key)
 
     def retry_failed(self) -> None:
-        """Process all keys that failed now: what they failed by is over. Their backoff begins again."""
+        """Process all keys that failed now: their common cause has ended. Their backoff begins again."""
         for key in list(self._failures):
             self.retry(key)
 

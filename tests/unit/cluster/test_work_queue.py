@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import virtual_time
 
-from trialpod_operator.cluster.work_queue import FairRoom, WorkQueue
+from trialpod_operator.cluster.work_queue import FairSemaphore, WorkQueue
 
 
 class Log:
@@ -263,7 +263,7 @@ class TestFairRoom:
         order: list[str] = []
 
         async def test() -> None:
-            room = FairRoom(1)
+            room = FairSemaphore(1)
 
             async def request(key: str) -> None:
                 async with room:
@@ -288,7 +288,7 @@ class TestFairRoom:
 
     def test_room_of_a_cancelled_request_is_given_on(self) -> None:
         async def test() -> None:
-            room, served = FairRoom(1), []
+            room, served = FairSemaphore(1), []
 
             async def request(name: str) -> None:
                 async with room:

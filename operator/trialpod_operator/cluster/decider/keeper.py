@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 LATE_S = 10.0
 """Time that an event waits for a decider before the status says so."""
 
-BACKOFF_BASE_S, BACKOFF_MAX_S = 1.0, 120.0
+BACKOFF_BASE_S, MAX_BACKOFF_S = 1.0, 120.0
 POLL_S = 5.0
 
 ASK_S = 20.0
@@ -240,7 +240,7 @@ class DeciderKeeper:
             self._ending = Problem(reason=reason, message=message)
         logger.info("%s: its decider ended: %s", self._key, ending.message if ending is not None else "no reason")
         self._failures += 1
-        self._not_before = now + min(BACKOFF_BASE_S * 2.0 ** min(self._failures - 1, 10), BACKOFF_MAX_S)
+        self._not_before = now + min(BACKOFF_BASE_S * 2.0 ** min(self._failures - 1, 10), MAX_BACKOFF_S)
         await self._ask_to_delete(pod)
 
     async def _delete(self, pod: Object, queue: DecisionQueue | None = None) -> None:
@@ -275,12 +275,12 @@ class DeciderKeeper:
             self._refusal = PendingReason(
                 reason=Reason.INVALID_TEMPLATE, message=str(error), remedy="", severity="stuck"
             )
-            self._not_before = now + BACKOFF_MAX_S
+            self._not_before = now + MAX_BACKOFF_S
             return
         except ApiError as error:
             self._refusal = rejection_reason(error.status, error.reason, error.detail, now)
             self._failures += 1
-            self._not_before = now + min(BACKOFF_BASE_S * 2.0 ** min(self._failures - 1, 10), BACKOFF_MAX_S)
+            self._not_before = now + min(BACKOFF_BASE_S * 2.0 ** min(self._failures - 1, 10), MAX_BACKOFF_S)
             return
         self._refusal = None
         self._services.cache.update_pod(made, deleted=False)

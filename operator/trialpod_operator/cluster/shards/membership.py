@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 DURATION_S = 6.0
 """A replica that has not renewed its Lease for this time is dead."""
-RENEW_EVERY_S = 2.0
+RENEW_INTERVAL_S = 2.0
 TICK_S = 1.0
 UNSERVED_S = 10.0
 """After this time a shard without an owner is reported: a takeover is over by then."""
@@ -55,7 +55,7 @@ HANDOVER_TIMEOUT_S = 10.0
 """Maximum time that a shard's heir waits for its owner; longer than an owner acts on a map without reading it."""
 
 ALONE_DURATION_S = 15.0
-ALONE_RENEW_EVERY_S = 4.0
+ALONE_RENEW_INTERVAL_S = 4.0
 """Only the pod that replaces a single replica waits to take over from it."""
 
 Object = dict[str, Any]
@@ -182,7 +182,7 @@ class Membership:
     async def keep(self) -> None:
         """Stay active; returns only when this replica is alone and another has taken its Lease."""
         while self.joined or not self._alone:
-            pause_s = ALONE_RENEW_EVERY_S if self._alone and not self._missed and not self._late() else TICK_S
+            pause_s = ALONE_RENEW_INTERVAL_S if self._alone and not self._missed and not self._late() else TICK_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
@@ -293,7 +293,7 @@ class Membership:
         record = _Record(self._address, member.seen, dict(member.held), member.leaving)
         if self._own is None and self.ownership.held:
             return False
-        if self._own is not None and record == self._written and began - self._renewed_at < RENEW_EVERY_S:
+        if self._own is not None and record == self._written and began - self._renewed_at < RENEW_INTERVAL_S:
             return True
         self._confirmed = self._confirmed and self._own is not None
         try:
@@ -399,7 +399,7 @@ class Membership:
         version = _version(found) if found is not None else ""
         known, since = self._changed.get(self._name, ("", -1e9))
         renewed = found is not None and _holder(found) == self._identity and known == version
-        if shard_map is current and renewed and now - since < RENEW_EVERY_S - 0.5:
+        if shard_map is current and renewed and now - since < RENEW_INTERVAL_S - 0.5:
             return
         try:
             written = await self._put(found, self._coordinator_body(found, shard_map, holder=self._identity))
@@ -509,7 +509,7 @@ class Membership:
         return asyncio.timeout(self._duration_s / 2)
 
     def _late(self) -> bool:
-        return self._monotonic() - self._renewed_at > ALONE_RENEW_EVERY_S + 1.0
+        return self._monotonic() - self._renewed_at > ALONE_RENEW_INTERVAL_S + 1.0
 
     def _complain(self, why: str) -> None:
         # Once it is said that this takes longer, it is not said every second.

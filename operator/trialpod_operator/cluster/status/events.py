@@ -13,7 +13,7 @@ from trialpod_operator.engine.settings import BUDGET_FIELDS, Settings
 MAX_TRIAL_FAILURES = 10
 """TrialFailed events of one experiment; the rest is counted in its status."""
 
-DISRUPTED_EVERY_S = 300.0
+DISRUPTED_INTERVAL_S = 300.0
 MAX_DISRUPTIONS = 10
 """Disrupted events of one reason within that time; the rest is counted in the status."""
 
@@ -107,7 +107,9 @@ class TrialEvents:
             message: of the `Termination`.
             now: seconds since the epoch.
         """
-        reported = {name: at for name, at in self._disrupted.get(reason, {}).items() if now - at < DISRUPTED_EVERY_S}
+        reported = {
+            name: at for name, at in self._disrupted.get(reason, {}).items() if now - at < DISRUPTED_INTERVAL_S
+        }
         if trial in reported or len(reported) >= MAX_DISRUPTIONS:
             return None
         self._disrupted[reason] = {**reported, trial: now}

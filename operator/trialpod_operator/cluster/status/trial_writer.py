@@ -34,10 +34,10 @@ PROGRESS_BATCH = 16
 MIN_RUNNING_FOR_BATCHES = 64
 """With more running trials than this, progress is written in full batches only."""
 
-SETTLE_S = 4.0
+STATUS_DEBOUNCE_S = 4.0
 """Time for which a trial stays in a state before that is written, so that a quick sequence of states is one write."""
 
-STARTING_S = 10.0
+STARTING_DEBOUNCE_S = 10.0
 """The same for a trial whose pod starts as usual; the time of most starts."""
 
 COMMIT_TIMEOUT_S = 5.0
@@ -118,8 +118,8 @@ class TrialStatusWriter:
             if self._services.cache.trial(self._key, names.trial_name(self._name, trial_id)) is None:
                 continue  # it is made first
             moving = not trial.ended and trial_id not in waits and trial_id in bindings.changed
-            settle_s = STARTING_S if is_starting(trial) else SETTLE_S
-            if moving and now - self._moving.setdefault(trial_id, now) < settle_s:
+            debounce_s = STARTING_DEBOUNCE_S if is_starting(trial) else STATUS_DEBOUNCE_S
+            if moving and now - self._moving.setdefault(trial_id, now) < debounce_s:
                 continue
             self._moving.pop(trial_id, None)
             bindings.changed.discard(trial_id)

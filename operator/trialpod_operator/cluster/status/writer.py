@@ -24,7 +24,7 @@ from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.build import experiment_status, same_status
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.status.recorder import EventRecorder
-from trialpod_operator.cluster.status.trial_writer import MAX_BATCH, SETTLE_S, TrialStatusWriter
+from trialpod_operator.cluster.status.trial_writer import MAX_BATCH, STATUS_DEBOUNCE_S, TrialStatusWriter
 from trialpod_operator.experiment.durable import DurableExperiment
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class StatusWriter:
             if not durable.files_stored:
                 return EXPERIMENT_INTERVAL_S
             if bindings is not None and self._trials.is_behind(bindings):
-                return SETTLE_S / 2
+                return STATUS_DEBOUNCE_S / 2
         left_s = self._written_at + interval_s(len(bindings.in_progress) if bindings is not None else 0) - now
         if left_s > 0 and problem is None:
             return left_s if all_written else 0.0
@@ -134,7 +134,7 @@ class StatusWriter:
         if not all_written:
             return 0.0
         if bindings is not None and bindings.changed:
-            return SETTLE_S / 2
+            return STATUS_DEBOUNCE_S / 2
         if bindings is None or not bindings.in_progress:
             return None
         return self._trials.next_progress_s(len(bindings.in_progress))
