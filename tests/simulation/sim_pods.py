@@ -217,17 +217,17 @@ def network_deliver(
         if copy:
             return
 
-        def give_sign() -> None:
+        def send_interim() -> None:
             if not (task.done() or call.over):
                 world.env(network.sign, call)
-                operator.process.call(give_sign, after_s=WORKING_S)
+                operator.process.call(send_interim, after_s=WORKING_S)
 
         if call.hung_up:
             # It has come, and behind it, or somewhat later, that its sender is gone.
             operator.process.call(task.cancel, after_s=network.random.random() * HOP_S)
         else:
             call.handlers.append((operator.process, task))
-            operator.process.call(give_sign, after_s=WORKING_S)
+            operator.process.call(send_interim, after_s=WORKING_S)
 
     reset = operator.process.on_kill_do(lambda: world.after(HOP_S, call.end, None, "connection reset"))
     if call.over:

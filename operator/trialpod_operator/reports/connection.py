@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self.deadline = _FOREVER
         self.write_deadline = _FOREVER
-        self.sign_at = _FOREVER  # when the client is informed that its request is in work
+        self.interim_at = _FOREVER  # when the client is informed that its request is in work
 
     # What the event loop says.
 
@@ -362,12 +362,12 @@ class Connection(asyncio.Protocol):
         self._keep_alive = request.keep_alive
         self._task = asyncio.ensure_future(answer)
         if request.takes_signs:
-            self.sign_at = self._loop.time() + self._limits.working_s
+            self.interim_at = self._loop.time() + self._limits.working_s
         self._task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Future[Answer]) -> None:
         self._task = None
-        self.sign_at = _FOREVER
+        self.interim_at = _FOREVER
         if self._lost:
             if not task.cancelled() and task.exception() is not None:
                 logger.error("a handler failed after its client had gone", exc_info=task.exception())
@@ -436,7 +436,7 @@ class Connection(asyncio.Protocol):
         the sending half is closed; what still comes is thrown away until the client has closed its half.
         """
         self._ended = True
-        self.sign_at = _FOREVER
+        self.interim_at = _FOREVER
         self._queue.clear()
         self._flush()
         self.deadline = self._loop.time() + self._limits.linger_s
@@ -468,9 +468,9 @@ class Connection(asyncio.Protocol):
         elif now >= self.deadline:
             self._end()
 
-    def give_sign(self, now: float) -> None:
+    def send_interim(self, now: float) -> None:
         """Tell the client that its request is being worked on."""
-        self.sign_at = now + self._limits.working_s
+        self.interim_at = now + self._limits.working_s
         if self.write_deadline == _FOREVER:
             self._out.append(_WORKING)
             self._flush()

@@ -24,7 +24,7 @@ MAX_COUNT = 2**53
 MAX_ERROR = 8_000
 """Characters of an error's line that are kept, the first ones: it stands in objects that Kubernetes limits."""
 
-MAX_TRACEBACK = 100_000
+MAX_ACCEPTED_TRACEBACK = 100_000
 """Characters of a traceback that are kept, the last ones."""
 
 _SCALARS = (str, int, float, bool, type(None))
@@ -61,7 +61,7 @@ def check_report(request: ReportRequest) -> None:
         _check_checkpoint(info, request.attempt)
     if request.end is not None:
         request.end.error = request.end.error[:MAX_ERROR]
-        request.end.traceback = request.end.traceback[-MAX_TRACEBACK:]
+        request.end.traceback = request.end.traceback[-MAX_ACCEPTED_TRACEBACK:]
 
 
 def _check_checkpoint(info: CheckpointInfo, attempt: int) -> None:

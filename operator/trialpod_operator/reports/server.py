@@ -39,7 +39,7 @@ _MAX_UNIX_PATH = 107
 BACKLOG = 4096
 """Clients that wait to be accepted; the kernel may allow fewer (`net.core.somaxconn`)."""
 
-REFUSED_EVERY_S = 60.0
+REFUSAL_LOG_INTERVAL_S = 60.0
 """Refused clients come back every few seconds: the log has one line for all of such a time."""
 
 
@@ -65,8 +65,8 @@ class ReportServer:
         self._handshakes: set[Handshake] = set()
         self._addresses: Counter[str] = Counter()
         self._tls: ssl_module.SSLContext | None = None
-        self._all_gone: asyncio.Event = asyncio.Event()
-        self._refusal_told_at = float("-inf")
+        self._all_closed: asyncio.Event = asyncio.Event()
+        self._refusal_logged_at = float("-inf")
         self._sweeper: asyncio.TimerHandle | None = None
         self._unix_paths: list[tuple[str, int]] = []
 
@@ -149,13 +149,13 @@ class ReportServer:
         for connection in list(self._connections):
             connection.close_when_idle()
         if self._connections:
-            self._all_gone.clear()
+            self._all_closed.clear()
             try:
-                await asyncio.wait_for(self._all_gone.wait(), grace_s)
+                await asyncio.wait_for(self._all_closed.wait(), grace_s)
             except TimeoutError:
                 for connection in list(self._connections):
                     connection.close_now()
-                await self._all_gone.wait()
+                await self._all_closed.wait()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for name, inode in self._unix_paths:
@@ -164,7 +164,7 @@ class ReportServer:
     # For the connections.
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection; False when there are too many."""
+        """Count a new connection; False when a limit is reached or the server is closing."""
         self._connections.add(connection)
         if self._sweeper is None:
             self._schedule_sweep()
@@ -175,10 +175,10 @@ class ReportServer:
         self._connections.discard(connection)
         self._uncount(connection.address)
         if not self._connections:
-            self._all_gone.set()
+            self._all_closed.set()
 
     def admit_handshake(self, handshake: Handshake) -> bool:
-        """Count a client whose handshake begins; False when there are too many."""
+        """Count a client whose handshake begins; False when a limit is reached or the server is closing."""
         self._handshakes.add(handshake)
         if self._count(handshake.address):
             return True
@@ -198,8 +198,8 @@ class ReportServer:
             return not self.closing
         self.refused += 1
         now = asyncio.get_running_loop().time()
-        if now - self._refusal_told_at >= REFUSED_EVERY_S:
-            self._refusal_told_at = now
+        if now - self._refusal_logged_at >= REFUSAL_LOG_INTERVAL_S:
+            self._refusal_logged_at = now
             which = f"{address} has {limits.connections_per_address}" if crowded else f"{limits.connections} are open"
             logger.warning(
                 "refused a connection: %s, which is the limit; clients try again (%d refused until now)",
@@ -230,8 +230,8 @@ class ReportServer:
             for connection in list(self._connections):
                 if now >= connection.deadline or now >= connection.write_deadline:
                     connection.expire(now)
-                if now >= connection.sign_at:
-                    connection.give_sign(now)
+                if now >= connection.interim_at:
+                    connection.send_interim(now)
         finally:
             if self._connections:
                 self._schedule_sweep()

@@ -354,7 +354,7 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> N
         _, writer = await asyncio.open_unix_connection(service.path, limit=1024)
         writer.write(POST % (0, b""))
         await called.wait()
-        await service.server._all_gone.wait()
+        await service.server._all_closed.wait()
         writer.transport.abort()
 
     serve(tmp_path, large, work, write_s=0.05)
