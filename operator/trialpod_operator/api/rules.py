@@ -35,7 +35,7 @@ from trialpod_operator.api.trial_resource.check import check_resource, unknown_p
 SOURCES = ("entrypoint", "source", "configMapRef", "pickle", "command")
 OWN_CODE = ("searchAlgorithm", "scheduler", "stoppers")
 """Parts of a decider that name code of the user's."""
-MANY_TRIALS = 100_000
+MAX_TRIALS_WITHOUT_WARNING = 100_000
 _COMMAND_FIELDS = {"metrics": "metricsFrom", "checkpoints": "checkpointFolder"}
 """Parts of a command -> the fields of a manifest."""
 HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
@@ -313,7 +313,11 @@ class _Rules:
             self._report(("numSamples",), "0 samples would run nothing; give 1 or more, or -1 for no limit")
         elif samples == -1 and not any(self._has(name) for name in ("timeBudget", *HOUR_BUDGETS)):
             self._warn(("numSamples",), "-1 without a timeBudget: the experiment continues until it is stopped")
-        elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
+        elif (
+            isinstance(samples, int)
+            and samples > 0
+            and samples * self.findings.grid_size > MAX_TRIALS_WITHOUT_WARNING
+        ):
             total = samples * self.findings.grid_size
             self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")
         elif samples == 1 and self._has("algorithm") and not self._has("numSamples"):

@@ -113,7 +113,7 @@ def local_next_step(view: ExperimentView, location: str, found: Activity) -> str
     from trialpod_operator.view.reading import RUNNING
 
     where = shlex.quote(location)
-    if view.state == RUNNING and not found.elsewhere:
+    if view.state == RUNNING and not found.other_host:
         return f"watch: {program()} status {where} --watch"
     if view.state in ("Succeeded", "Stopped"):
         return f"best: {program()} best {where}"

@@ -151,8 +151,8 @@ def _interrupt(pid: int, location: str) -> None:
 def _standing(state: str, found: Activity) -> str:
     from trialpod_operator.view.reading import RUNNING
 
-    if found.elsewhere:
-        return f"it was last run on the host {found.elsewhere}; stop it there"
+    if found.other_host:
+        return f"it was last run on the host {found.other_host}; stop it there"
     if found.orphans:
         return f"what it started ends by itself: {', '.join(map(str, found.orphans))}"
     return "nothing is left to stop" if state == RUNNING else f"its state is {state}"

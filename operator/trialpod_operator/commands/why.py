@@ -1,6 +1,7 @@
 """`trialpod why DIR|URI|NAME`: why an experiment does not proceed, or why its trials failed, with the next step.
 
-Of an experiment in a cluster it adds nothing to what the conditions, the TuneTrials and the events say.
+For an experiment in a cluster, it groups the conditions, TuneTrials and events, and adds queue positions, a silent
+operator, and the next step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 MAX_GROUPS = 5
 MAX_NAMES = 5
 MAX_EVENTS = 5
-QUIET_S = 300.0
+NO_REPORT_S = 300.0
 """A trial that has reported nothing for this long gets a line, or for half of `spec.progressDeadline`."""
 
 Json = dict[str, Any]
@@ -261,7 +262,7 @@ def _deadline_s(given: object) -> float | None:
 
 def _quiet(silent: Mapping[str, float], deadline_s: float | None) -> dict[str, float]:
     """Return those of the running trials that have been silent for long, in seconds by id."""
-    least = QUIET_S if deadline_s is None else min(QUIET_S, deadline_s / 2)
+    least = NO_REPORT_S if deadline_s is None else min(NO_REPORT_S, deadline_s / 2)
     return {trial: for_s for trial, for_s in sorted(silent.items()) if for_s >= least}
 
 
@@ -320,7 +321,7 @@ def local_findings(view: ExperimentView, found: Activity, now: float) -> Json:
         "running_for_s": now - holder.started if holder is not None and found.runs else None,
         "command": found.command,
         "retry_command": found.retry_command,
-        "host": found.elsewhere,
+        "host": found.other_host,
         "orphans": list(found.orphans),
         "deadline_s": view.progress_deadline_s,
         "silent": {row.trial_id: row.silent_s for row in view.rows if row.status == "RUNNING"},

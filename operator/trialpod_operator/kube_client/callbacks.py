@@ -1,9 +1,9 @@
 """Tells a script's callbacks, in the script's process, what happens to an experiment in a cluster.
 
-The cluster does not wait for them: they hear of things when this process sees them. Trials come from the resources,
-results from `result.json` in the storage, where the operator copies them while a trial runs (within some seconds to a
-minute) and at its end. So each result is delivered once, in order, before the end of its trial. Values have the types
-that they were given or reported with (`typed_values`).
+The cluster does not wait for them: they learn of things when this process sees them. Trials come from the resources,
+results from `result.json` in the storage, where the operator copies them while a trial runs (after 15 s to 5 minutes,
+depending on how many trials run) and at its end. So each result is delivered once, in order, before the end of its
+trial. Values have the types that they were given or reported with (`typed_values`).
 
 Invariants: a trial's results come after its start and before its end. What the storage cannot give now is delivered
 later, and all of it before `on_experiment_end`. A process that follows an experiment again delivers everything again.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 POLL_INTERVAL_S = 1.0
-MANY_TRIALS, MANY_POLL_INTERVAL_S = 300, 10.0
+SLOW_POLL_MIN_TRIALS, SLOW_POLL_INTERVAL_S = 300, 10.0
 """From this number of trials on they are listed less often."""
 
 START_TIMEOUT_S = 3.0
@@ -79,7 +79,7 @@ def follow(
         if not started and ("trials" in status or now - begun >= START_TIMEOUT_S):
             display.start(view_of(item, trials, now=now, rows=display.rows))
             started = True
-        interval_s = MANY_POLL_INTERVAL_S if len(trials) >= MANY_TRIALS else POLL_INTERVAL_S
+        interval_s = SLOW_POLL_INTERVAL_S if len(trials) >= SLOW_POLL_MIN_TRIALS else POLL_INTERVAL_S
         listed = False
         if started and (over or now - listed_at >= interval_s):
             with _unless_temporary():

@@ -215,7 +215,7 @@ def _ask_plugin(spec: ConfigNode, folder: Path, user: str, where: str) -> None:
     from kubernetes.config import ConfigException
     from kubernetes.config.exec_provider import ExecProvider
 
-    what = f"{where}: the plug-in {spec.value.get('command')} that tells who the user {user} is"
+    what = f"{where}: the plug-in {spec.value.get('command')} that authenticates user {user}"
     try:
         status = ExecProvider(spec, str(folder)).run()
     except FileNotFoundError as error:

@@ -60,7 +60,7 @@ READ_S = 0.1
 """An answer reads files of trials for so many seconds at most; a thread reads the others."""
 
 KEEP_ALIVE_S = 15.0
-ASK_AGAIN_S = 10.0
+RECHECK_INTERVAL_S = 10.0
 MAX_TRIES = 3
 MAX_BODY_BYTES = 64 * 1024
 ACTIONS = ("suspend", "resume", "stop-trial", "more-samples")
@@ -246,7 +246,7 @@ class Server:
             said, stale, header = time.monotonic(), None, b""
             asked = said
             while not self._closing.is_set() and not await request.is_disconnected():
-                if self._sign_in and time.monotonic() - asked >= ASK_AGAIN_S:
+                if self._sign_in and time.monotonic() - asked >= RECHECK_INTERVAL_S:
                     asked = time.monotonic()
                     if not await self._still_allowed(request, model):
                         return  # the page asks again, and learns why

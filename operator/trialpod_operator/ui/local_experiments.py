@@ -196,7 +196,7 @@ class LocalExperiments:
         if self._bucket is not None:
             return False
         found = activity(self._folder(name), orphans=False)
-        return not (found.runs or found.elsewhere)
+        return not (found.runs or found.other_host)
 
     def _versions(self, names: Sequence[str]) -> dict[str, _Version | None]:
         """Return what tells whether journals have grown; None for one that cannot be read now."""

@@ -47,7 +47,7 @@ class ReadExperiment:
         self.location = uri or str(directory)
         self.name: str = stored.get("name", directory.name)
         # Where it is stored when that is not `directory`.
-        # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
+        # A copied bucket has its checkpoints beside it, so its own URI wins over the recorded one.
         self.storage_uri: str = uri or stored.get("storage", "")
         self._recorded = RecordedEngine(self.name, stored.get("total"))
         self._follower = JournalFollower(directory / TRIALPOD_DIR / JOURNAL_DIR)
@@ -194,7 +194,7 @@ class Activity:
         return rerun_command(self.holder, ["--retry-failed"])
 
     @property
-    def elsewhere(self) -> str:
+    def other_host(self) -> str:
         """The host that ran it last, when that is another one; nothing is known of its processes."""
         host = self.holder.host if self.holder is not None else ""
         return "" if host == socket.gethostname() else host
@@ -225,7 +225,10 @@ def live_view(location: str, *, rows: int | None) -> tuple[ExperimentView, Activ
 
 
 def activity_at(location: str) -> Activity:
-    """Return the process that runs an experiment; asked before it is read, an end meanwhile loses no last state."""
+    """Return the process that runs an experiment.
+
+    Call it before reading: otherwise an experiment that ends in between looks interrupted.
+    """
     folder = local_folder(location)
     return Activity(None, runs=False, known=False) if folder is None else activity(folder)
 
@@ -240,7 +243,7 @@ def current_view(experiment: ReadExperiment, found: Activity, rows: int | None, 
         now: in seconds since the epoch. The time of an interrupted experiment ends with its latest record.
     """
     view = experiment.view(rows, now)
-    if view.state != RUNNING or found.runs or found.elsewhere or not found.known:
+    if view.state != RUNNING or found.runs or found.other_host or not found.known:
         return view
     view = experiment.view(rows, experiment.engine.state.clock.now)
     counts = dict(view.counts)
