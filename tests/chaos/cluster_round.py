@@ -29,7 +29,7 @@ PLACE = ROOT / "build/chaos-cluster"
 WHOLE_S = 200.0
 """An experiment must be over this long after everything is whole again."""
 
-SETTLE_S = 45.0
+COMPLETION_TIMEOUT_S = 45.0
 """And after this long nothing is left to do: statuses, files and pods are as they will stay."""
 
 STILL_S = 3.0
@@ -204,7 +204,7 @@ def _check_outcome(plan: Plan, namespace: Cluster, experiments: list[Experiment]
         return not wrong
 
     with contextlib.suppress(AssertionError):
-        namespace.wait_for(holds, "every experiment is over", SETTLE_S, every=2.0)
+        namespace.wait_for(holds, "every experiment is over", COMPLETION_TIMEOUT_S, every=2.0)
     report.violations += wrong
 
 

@@ -190,10 +190,10 @@ class TestRedirect:
     def test_two_that_name_each_other_are_asked_with_pauses(self, replicas: Replicas) -> None:
         replicas.first.owner, replicas.second.owner = replicas.second, replicas.first
 
-        def settle() -> None:
+        def agree() -> None:
             replicas.second.owner = replicas.second
 
-        replicas.on_sleep = [lambda: None, settle]
+        replicas.on_sleep = [lambda: None, agree]
         replicas.report(0)
         assert replicas.results == [0]
         assert len(replicas.naps) == 2

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_POINTS = 40
+MAX_COUNTDOWN = 40
 PASS_WITHIN_S = 8.0
 """Maximum time to wait for an operator to change something."""
 STALE_S = 17.0
@@ -111,7 +111,7 @@ class Faults(StoreFaults):
     async def _attempt_dies(self, fault: Fault) -> None:
         if found := self._a_pod(fault):
             self._count("attempt dies")
-            found[1].countdown = int(fault.x * 997) % MOST_POINTS
+            found[1].countdown = int(fault.x * 997) % MAX_COUNTDOWN
 
     async def _pod_vanishes(self, fault: Fault) -> None:
         if found := self._a_pod(fault):
@@ -194,7 +194,7 @@ class Faults(StoreFaults):
     async def _operator_dies(self, fault: Fault) -> None:
         if operator := self._an_operator(fault):
             self._count("operator dies")
-            operator.process.countdown = int(fault.x * 997) % MOST_POINTS
+            operator.process.countdown = int(fault.x * 997) % MAX_COUNTDOWN
 
     async def _operator_replaced(self, fault: Fault) -> None:
         operator = self._an_operator(fault)

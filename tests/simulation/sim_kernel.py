@@ -204,7 +204,7 @@ class SimLoop(VirtualLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future: asyncio.Future[T] = self.create_future()
 
-        def settle(result: Any, error: BaseException | None) -> None:
+        def complete(result: Any, error: BaseException | None) -> None:
             if future.cancelled():
                 return
             if error is not None:
@@ -216,9 +216,9 @@ class SimLoop(VirtualLoop):
             try:
                 result = func(*args)
             except Exception as error:  # noqa: BLE001 - its waiter gets it
-                self.call_soon(settle, None, error)
+                self.call_soon(complete, None, error)
             else:
-                self.call_soon(settle, result, None)
+                self.call_soon(complete, result, None)
 
         SimThread(target=work, name="executor").start()
         return future

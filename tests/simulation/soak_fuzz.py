@@ -17,7 +17,7 @@ SHARE = 0.1
 """Of one worker's time."""
 MORE = "5"
 """Times as many examples as in the tests."""
-MOST_S = 300.0
+TIMEOUT_S = 300.0
 
 
 @dataclass
@@ -78,7 +78,7 @@ def _run(module: Path, seed: int) -> Fuzzed:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=MOST_S,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         return Fuzzed(said, failed=False, out_of_time=True)
