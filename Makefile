@@ -48,7 +48,7 @@ $(UI_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/s
 	$(UI_VENV)/bin/uv pip install --quiet --python $(UI_VENV)/bin/python --override tools/search_overrides.txt --group ui
 	touch $@
 
-# Some packages have templates that are no Python, which cannot be compiled. Nothing imports these, or the packages' tests.
+# Some packages have templates that are not Python, which cannot be compiled. Nothing imports these, or the packages' tests.
 %/$(COMPILED): %/$(STAMP)
 	@$*/bin/python -m compileall -qq -j 0 -x "/tests?/" $*/lib || true
 	@touch $@

@@ -93,7 +93,7 @@ def _files(top: Path) -> Iterator[Path]:
 
 
 def _compiled(file: Path, shown: str) -> bytes | None:
-    """Return its bytecode; None for a template that is no Python."""
+    """Return its bytecode; None for a template that is not Python."""
     with tempfile.NamedTemporaryFile(suffix=".pyc") as made:
         try:
             py_compile.compile(

@@ -89,7 +89,7 @@ class Katib(Peer):
             raise system.ClusterError("Katib's webhook does not answer within 60 s")
 
     def _answers(self) -> bool:
-        """Return whether the webhook refuses what is no experiment."""
+        """Return whether the webhook refuses what is not an experiment."""
         nothing = {
             "apiVersion": "kubeflow.org/v1beta1",
             "kind": "Experiment",
@@ -254,7 +254,7 @@ class Katib(Peer):
         }
 
     def is_overhead(self, pod: dict[str, Any], line: str) -> bool:
-        """Return whether a process is no trial."""
+        """Return whether a process is not a trial."""
         labels = pod["metadata"].get("labels") or {}
         is_trial = "batch.kubernetes.io/job-name" in labels
         return not is_trial or "file-metricscollector" in line.split()[0]

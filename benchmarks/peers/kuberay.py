@@ -201,5 +201,5 @@ class KubeRay(Peer):
         return found
 
     def is_overhead(self, pod: dict[str, Any], line: str) -> bool:
-        """Return whether a process is no trial."""
+        """Return whether a process is not a trial."""
         return not line.startswith("ray::ImplicitFunc")

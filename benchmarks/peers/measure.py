@@ -1,4 +1,4 @@
-"""What an experiment costs: requests to the API server, objects and bytes in etcd, memory of all that is no trial.
+"""What an experiment costs: requests to the API server, objects and bytes in etcd, memory without the trials'.
 
 Requests come from the API server's audit log, without those of the administrator, which are this benchmark's own.
 Memory is the proportional set size (PSS) of processes, in which a page that several share counts once.
@@ -89,7 +89,7 @@ class Memory:
 
     Args:
         spaces: the namespaces with its pods.
-        is_overhead: whether a process of a pod is no trial; it gets the pod and the command line.
+        is_overhead: whether a process of a pod is not a trial; it gets the pod and the command line.
     """
 
     def __init__(self, spaces: Iterable[str], is_overhead: Callable[[dict[str, Any], str], bool]) -> None:
@@ -108,7 +108,7 @@ class Memory:
         return self
 
     def stop(self) -> dict[str, Any]:
-        """Return MB: the most and the median of all that is no trial, and the median of a trial's processes."""
+        """Return MB: the most and the median of everything but the trials, and the median of a trial's processes."""
         self._stop.set()
         self._thread.join(60)
         each = [total / count for total, count in self._trials if count]

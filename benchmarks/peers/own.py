@@ -91,5 +91,5 @@ class Trialpod(Peer):
         return {repr(each[-1]["config"]["x"]) for each in Experiment(run.space, run.name).results() if each}
 
     def is_overhead(self, pod: dict[str, Any], line: str) -> bool:
-        """Return whether a process is no trial."""
+        """Return whether a process is not a trial."""
         return pod["metadata"]["namespace"] in (NAMESPACE, layout.MINIO_NAMESPACE)

@@ -123,7 +123,7 @@ class Peer(ABC):
 
     @abstractmethod
     def is_overhead(self, pod: dict[str, Any], line: str) -> bool:
-        """Return whether a process with this command line is no trial."""
+        """Return whether a process with this command line is not a trial."""
 
     def start(self, run: Run) -> float:
         """Apply an experiment; return when."""

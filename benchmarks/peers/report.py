@@ -20,8 +20,8 @@ FIGURES = (
     ("requests_all", "API requests of all, for each trial"),
     ("objects", "objects in etcd, for each trial"),
     ("kilobytes", "kB in etcd, for each trial"),
-    ("overhead_median_mb", "memory of all that is no trial, median, MB"),
-    ("overhead_peak_mb", "memory of all that is no trial, peak, MB"),
+    ("overhead_median_mb", "memory of everything but the trials, median, MB"),
+    ("overhead_peak_mb", "memory of everything but the trials, peak, MB"),
     ("trial_median_mb", "memory of a running trial, MB"),
 )
 """Of all of them less is better."""

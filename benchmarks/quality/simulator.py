@@ -156,7 +156,7 @@ class Simulation:
             self.budget_s,
         )
         began = time.process_time()
-        training = 0.0  # of processor time: looking up curves is no decision
+        training = 0.0  # of processor time: looking up curves does not count as deciding
         self._tuner.begin(problem)
         training += self._fill()
         while self._events:

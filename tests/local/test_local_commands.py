@@ -144,7 +144,7 @@ class TestEnded:
                 ["stop", "nothing"],
                 "there is no experiment nothing here or in ./trialpod-results; if it is",
             ),
-            (["list", "nowhere"], "nowhere is no folder"),
+            (["list", "nowhere"], "nowhere is not a folder"),
             (["stop", "x", "--wait"], "--wait is for an experiment on this machine, and x is none"),
         ],
     )

@@ -34,7 +34,7 @@ def parse_duration(value: str | int | float) -> float:
         value: "1h30m", or a number of seconds (as a number, or as a string).
 
     Raises:
-        InvalidInputError: it is no duration, is not positive, or is longer than a century.
+        InvalidInputError: it is not a duration, is not positive, or is longer than a century.
     """
     if isinstance(value, str):
         seconds = _parse_text(value)

@@ -54,7 +54,7 @@ def check_text(text: str, source: str, overrides: Sequence[str] = ()) -> FileRep
     if not problems and not ours:
         found = ", ".join(sorted({str(each.value["kind"]) for each in others}))
         problems.append(Problem("", f"no {KIND} in it; {f'found only: {found}' if found else 'it is empty'}"))
-    # A value whose text is wrong was left out or replaced; what that causes at the same place is no news.
+    # A value whose text is wrong was left out or replaced; other problems at the same place follow from that.
     known = {problem.path for problem in problems}
     problems += [problem for each in checked for problem in each.problems if problem.path not in known]
     problems += _same_names(checked)

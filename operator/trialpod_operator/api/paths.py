@@ -1,6 +1,6 @@
 r"""Paths into a manifest: written `spec.stoppers[1].name`, held as tuples of keys and positions.
 
-A key that is no plain word is written in brackets and quotes: `spec.resources["nvidia.com/gpu"]`. `parse_path`
+A key that is not a plain word is written in brackets and quotes: `spec.resources["nvidia.com/gpu"]`. `parse_path`
 also takes such a key with its dots escaped, as Helm does: `spec.resources.nvidia\.com/gpu`.
 """
 

@@ -58,7 +58,7 @@ def _unknown_resource(name: str) -> str:
     advice = (
         f"did you mean {close}?" if close else f"known are {', '.join(POD_RESOURCES)}, hugepages-2Mi and the like."
     )
-    return f"{name} is no resource; {advice} Any other has a domain, such as nvidia.com/gpu"
+    return f"{name} is not a resource; {advice} Any other has a domain, such as nvidia.com/gpu"
 
 
 def check_scheduler(scheduler: Any, space: Mapping[str, Any], metric: str | None, mode: str | None) -> None:
@@ -345,7 +345,7 @@ class _Rules:
         for key in stop if isinstance(stop, dict) else ():
             automatic = None if key in AUTOMATIC_METRICS else nearest(key, AUTOMATIC_METRICS)
             if automatic is not None and key != self._get("metric"):
-                self._warn(("stop", key), f"is no value that every result has; did you mean {automatic!r}?")
+                self._warn(("stop", key), f"is not a value that every result has; did you mean {automatic!r}?")
 
     def algorithm(self) -> None:
         if self._get("algorithm") is None:
@@ -460,7 +460,7 @@ class _Rules:
                 self._report(("searchAlgorithm", *_culprit(error, parameters)), str(error))
 
     def _misnamed_points(self) -> bool:
-        """Report the keys of points_to_evaluate that are no parameters; return whether there are any."""
+        """Report the keys of points_to_evaluate that are not parameters; return whether there are any."""
         points = self._get("searchAlgorithm", "parameters", "points_to_evaluate")
         where: Path = ("searchAlgorithm", "parameters", "points_to_evaluate")
         known = self._space or {}

@@ -104,7 +104,7 @@ def _without_server_fields(value: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _places() -> dict[str, list[str]]:
     """Return where each field name occurs, for fields that stand one level too high or too low."""
-    places: dict[str, list[str]] = {"prior": [PRIOR_PLACE]}  # a parameter of a search is no field of a model
+    places: dict[str, list[str]] = {"prior": [PRIOR_PLACE]}  # a parameter of a search is not a field of a model
 
     def visit(kind: inspect.Type, path: Path) -> None:
         kind, _, _ = peel(kind)

@@ -405,13 +405,13 @@ def configure_logging(level: str) -> None:
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # more connections than it keeps are no fault
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # more connections than it keeps are expected
     for name in ("trialpod", "trialpod_operator"):
         logging.getLogger(name).setLevel(level)
 
 
 OTHER_DESCRIPTORS = 1024
-"""Of the process, for all that is no connection of an attempt."""
+"""Of the process, for everything but the connections of attempts."""
 
 
 def allow_connections() -> int:

@@ -111,7 +111,7 @@ class SignIn:
         async for part in request.stream():
             body += part
             if len(body) > 2 * MAX_TOKEN_BYTES:
-                return error(413, "TooLarge", "this is no token", "paste what `kubectl create token` prints")
+                return error(413, "TooLarge", "this is not a token", "paste what `kubectl create token` prints")
         token = (parse_qs(body.decode("utf-8", "replace")).get("token") or [""])[0].strip()
         try:
             user = await run_in_threadpool(self._reviews.user, token)

@@ -141,7 +141,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{options.folder} is a folder on this machine; leave out the options of a cluster"
             )
         if not Path(options.folder).is_dir():
-            raise InvalidInputError(f"{options.folder} is no folder; -n NAMESPACE lists experiments in a cluster")
+            raise InvalidInputError(f"{options.folder} is not a folder; -n NAMESPACE lists experiments in a cluster")
     local = [] if in_cluster else local_facts(Path(options.folder or target.LOCAL_FOLDER))
     remote: list[Json] | None = None
     where = ""

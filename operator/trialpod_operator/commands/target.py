@@ -115,7 +115,7 @@ def location(text: str, options: argparse.Namespace) -> str | None:
 
 
 def experiment_location(text: str, options: argparse.Namespace) -> str | None:
-    """As `location`, but a folder that happens to have the name and is no experiment is passed over."""
+    """As `location`, but a folder with the name that is not an experiment is skipped."""
     from trialpod_operator.view.reading import is_experiment
 
     found = location(text, options)

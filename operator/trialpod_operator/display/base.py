@@ -65,7 +65,7 @@ class Display(Protocol):
 
 
 def write_closing(stream: TextIO, text: str) -> None:
-    """Write the last lines of a command; a reader that went away is no error, now or when the process ends."""
+    """Write the last lines of a command; a reader that went away is ignored, now or when the process ends."""
     if text:
         LineWriter(stream).line(text)
     try:

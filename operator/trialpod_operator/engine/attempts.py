@@ -76,8 +76,8 @@ class Attempts:
     def failure_observed(self, event: FailureObserved) -> None:
         """An attempt of several processes cannot complete any more; the first failure counts.
 
-        One that was asked to end before is ending for that reason, and processes that lose each other then are no
-        failure. A process fails, too, because another one was lost: until it is confirmed that none was, a
+        One that was asked to end before is ending for that reason, and processes that lose each other then do not
+        count as a failure. A process fails, too, because another one was lost: until it is confirmed that none was, a
         disruption explains the failure.
         """
         trial = self._state.current_trial(event.trial_id, event.attempt)

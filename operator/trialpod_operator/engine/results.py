@@ -258,7 +258,9 @@ class Results:
             return Verdict(trial.trial_id, number, "stop", reason)
         if answer == TrialScheduler.PAUSE:
             return Verdict(trial.trial_id, number, "pause", reason)
-        algorithms.fail(f"{type(scheduler).__name__}.on_trial_result returned {answer!r:.60}, which is no decision")
+        algorithms.fail(
+            f"{type(scheduler).__name__}.on_trial_result returned {answer!r:.60}, which is not a decision"
+        )
         return None
 
     def _enact(self, trial: Trial, verdict: Verdict, result: dict[str, Any], now: float) -> None:
@@ -293,8 +295,8 @@ def _explain_missing_time(name: str, result: dict[str, Any]) -> str:
     close = nearest(name, result)
     hint = f"did you mean '{close}'?" if close else f"reported metrics: {', '.join(sorted(result)[:20])}"
     return (
-        f"the scheduler's time_attr '{name}' is not in the first result, or is no number there; it decides nothing "
-        f"without it; {hint}"
+        f"the scheduler's time_attr '{name}' is not in the first result, or is not a number there; it decides "
+        f"nothing without it; {hint}"
     )
 
 
@@ -326,7 +328,7 @@ def _check(value: Any, key: str, depth: int) -> None:
     elif not isinstance(value, (list, tuple, set, frozenset)):
         if isinstance(value, msgspec.msgpack.Ext):
             raise msgspec.ValidationError(
-                f"'{key[:60]}' of a result is no plain data, but a MessagePack extension {value.code}"
+                f"'{key[:60]}' of a result is not plain data, but a MessagePack extension {value.code}"
             )
         return
     for item in value:

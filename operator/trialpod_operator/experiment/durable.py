@@ -390,7 +390,7 @@ class DurableExperiment:
         """Have the next `committed` wait for a write that fails when another process has taken the journal over.
 
         Answers that end a process rest on it: what is not known here, such a process may have begun. A write that
-        is in progress is no check: it may have been made before this process was stopped for a while.
+        is in progress does not count as the check: it may have been made before this process was stopped for a while.
         """
         if self._in_storage and self._replica is not None:
             self._refuse_when_broken()

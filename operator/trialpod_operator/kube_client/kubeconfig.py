@@ -164,7 +164,7 @@ def _from_files(paths: list[Path], wanted: str | None) -> Access:
         raise InvalidInputError(f"{where}: {error}") from error
     except ValueError as error:  # of base64 that is none
         raise InvalidInputError(
-            f"{where}: a certificate or key is no base64: {error}; get a new kubeconfig"
+            f"{where}: a certificate or key is not base64: {error}; get a new kubeconfig"
         ) from error
     if user.get("tokenFile") and not user.get("token"):
         _reread_token(configuration, folder / user["tokenFile"])
@@ -190,7 +190,7 @@ def _read(path: Path) -> KubeConfigMerger:
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error.strerror}; {_REMEDY}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} is not a kubeconfig: it is no YAML; {_REMEDY}") from error
+        raise InvalidInputError(f"{path} is not a kubeconfig: it is not YAML; {_REMEDY}") from error
     except (ConfigException, TypeError, AttributeError, KeyError) as error:
         raise InvalidInputError(f"{path} is not a kubeconfig; {_REMEDY}") from error
     return merger

@@ -203,7 +203,10 @@ def _say_goal_once(spec: Json, request: ExperimentRequest) -> None:
         spec["mode"] = None  # the search algorithm may have both in its parameters
     if not request.metric and not request.objectives and request.scheduler is not None:
         metric, mode = own_goal(request.scheduler)
-        if isinstance(metric, str) and mode in ("max", "min"):  # else a name that no trial reports would be no error
+        if isinstance(metric, str) and mode in (
+            "max",
+            "min",
+        ):  # else a name that no trial reports would not be an error
             spec["metric"], spec["mode"] = metric, mode
     for part in ("scheduler", "searchAlgorithm"):
         parameters = (spec[part] or {}).get("parameters")
@@ -389,7 +392,7 @@ def _numeric(domain: Float | Integer) -> Json:
 def _is_key(key: Any, where: str, refused: _Refusals) -> bool:
     if isinstance(key, str):
         return True
-    refused.add(f"{where}: the key {key!r} is no string; a manifest has only such keys")
+    refused.add(f"{where}: the key {key!r} is not a string; a manifest has only such keys")
     return False
 
 
@@ -413,7 +416,7 @@ def plain(value: Any, where: str, refused: list[str]) -> Any:
         return [plain(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         wrong = [key for key in value if not isinstance(key, str)]
-        refused += [f"{where}: the key {key!r} is no string; a manifest has only such keys" for key in wrong]
+        refused += [f"{where}: the key {key!r} is not a string; a manifest has only such keys" for key in wrong]
         return {str(key): plain(item, f"{where}[{key!r}]", refused) for key, item in value.items()}
     advice = "a list arrives as it is" if isinstance(value, tuple) else "pass its name and make it in the Trainable"
     refused.append(f"{where}: a {type(value).__name__} has no form in a manifest; {advice}")
@@ -598,7 +601,7 @@ def _resources(resources: Mapping[str, float], refused: _Refusals) -> Json:
             found[lowered] = math.ceil(amount)
         else:
             refused.add(
-                f"tune.with_resources: {name!r} is no resource of Kubernetes; give its full name, such as "
+                f"tune.with_resources: {name!r} is not a resource of Kubernetes; give its full name, such as "
                 f"example.com/{name}"
             )
     return found

@@ -108,7 +108,7 @@ class Probe:
         uri: of the storage; "" = none is tried.
         endpoint: of the S3 server, as pods reach it.
         secret: with the storage's keys; "" = none.
-        scoped: trials get short-lived keys from the operator, which a pod that is no trial does not: none is tried.
+        scoped: trials get short-lived keys from the operator, which any other pod does not: none is tried.
         create_bucket: make the bucket if it is missing.
         reports: address of the operator's report service; "" = not tried.
         resources: requests and limits of the pod.

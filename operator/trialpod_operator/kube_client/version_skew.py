@@ -20,7 +20,7 @@ CHART = "charts/trialpod"
 
 
 def series(version: str) -> tuple[int, int] | None:
-    """Return the series of a release: (0, 1) of 0.1.7; None for what is no version."""
+    """Return the series of a release: (0, 1) of 0.1.7; None for what is not a version."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
 

@@ -53,7 +53,7 @@ def _parameter(match: re.Match[str], space: dict[str, Any]) -> str:
     if distribution not in NAMES or distribution == "literal":
         guess = nearest(distribution, NAMES)
         hint = f"; did you mean {guess!r}?" if guess else f"; there are {', '.join(NAMES[:-1])}"
-        raise InvalidInputError(f"{match[0]}: {distribution!r} is no distribution{hint}")
+        raise InvalidInputError(f"{match[0]}: {distribution!r} is not a distribution{hint}")
     arguments = [_value(text) for text in match["arguments"].split(":")[1:]]
     found = {distribution: arguments}
     if space.setdefault(name, found) != found:

@@ -357,7 +357,7 @@ class ProcessPool:
         server = self._server
         assert server is not None
         assert self._ready is not None
-        server.kill()  # It has closed its socket; that it has not ended yet is no reason to wait.
+        server.kill()  # It has closed its socket; this need not wait until it has ended.
         status = server.wait()
         self._server = None
         how = str(ExitInfo(key="", pid=server.pid, status=status))
@@ -455,8 +455,9 @@ _CRASHES = {
 def describe_exit(info: ExitInfo) -> AttemptEnd:
     """Return the end of an attempt whose process is gone, with what to check.
 
-    Only what happened to the process from outside, and is known to have, is no failure of the trial. The words are
-    the same for all trials that ended alike, so that they can be counted together; the log is named beside them.
+    Only what is known to have happened to the process from outside does not count as a failure of the trial. The
+    words are the same for all trials that ended alike, so that they can be counted together; the log is named beside
+    them.
     """
     if info.lost:
         return AttemptEnd(cause="lost", error=str(info))

@@ -228,7 +228,7 @@ class Server:
         try:
             arguments = msgspec.json.decode(body or b"{}", type=dict[str, Any])
         except msgspec.DecodeError as problem:
-            return error(400, "NoJson", f"the body is no JSON object: {problem}", "send a JSON object")
+            return error(400, "NoJson", f"the body is not a JSON object: {problem}", "send a JSON object")
         user, actions = request.state.user, self._actions
         model = await run_in_threadpool(self._model, request)
         done = await run_in_threadpool(actions.perform, user, model, action, arguments)

@@ -4,8 +4,8 @@ Min-max buckets keep what a chart shows: the envelope and every extreme, the bes
 is so many consecutive results; when there are too many buckets, two become one. So a curve that grows result by
 result is much the same as one that is read at once, and no result is read twice.
 
-The first and the latest result are always kept. Values that are no finite numbers are kept only where a bucket has no
-other.
+The first and the latest result are always kept. Values that are not finite numbers are kept only where a bucket
+has no other.
 """
 
 from __future__ import annotations

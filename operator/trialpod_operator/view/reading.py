@@ -154,10 +154,10 @@ def stored_document(directory: Path) -> dict[str, Any]:
     if below:
         shown = ", ".join(below[:10]) + (f" and {len(below) - 10} more" if len(below) > 10 else "")
         raise InvalidInputError(
-            f"{directory} is no experiment, but has some in it: {shown}; name one, e.g. {directory / below[0]}"
+            f"{directory} is not an experiment, but has some in it: {shown}; name one, e.g. {directory / below[0]}"
         )
     raise InvalidInputError(
-        f"{directory} is no experiment (it has no {TRIALPOD_DIR} folder); give the directory that "
+        f"{directory} is not an experiment (it has no {TRIALPOD_DIR} folder); give the directory that "
         "`trialpod run` printed"
     )
 

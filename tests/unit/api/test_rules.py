@@ -233,7 +233,7 @@ class TestMetrics:
 class TestResources:
     def test_name_without_a_domain_is_one_of_kubernetes(self) -> None:
         found = _findings({"resources": {"cpus": 1, "memory": "1Gi", "hugepages-2Mi": "2Mi"}})
-        message = "cpus is no resource; did you mean cpu? Any other has a domain, such as nvidia.com/gpu"
+        message = "cpus is not a resource; did you mean cpu? Any other has a domain, such as nvidia.com/gpu"
         assert found == [("spec.resources.cpus", message)]
 
     def test_known_names_are_listed_when_none_is_close(self) -> None:

@@ -180,8 +180,8 @@ def test_a_lost_bundle_is_restored() -> None:
     ("data", "words"),
     [
         ({"tls.crt": b"x"}, "has no authority.crt, only tls.crt"),
-        ({"authority.crt": b"garbage", "authority.key": b"x"}, "authority.crt is no certificate"),
-        ({**plan_rotation({}, NAMES, NOW).data, "tls.key": b"x"}, "tls.key is no private key"),
+        ({"authority.crt": b"garbage", "authority.key": b"x"}, "authority.crt is not a certificate"),
+        ({**plan_rotation({}, NAMES, NOW).data, "tls.key": b"x"}, "tls.key is not a private key"),
     ],
 )
 def test_a_secret_that_is_not_ours_is_refused_with_a_remedy(data: dict[str, bytes], words: str) -> None:

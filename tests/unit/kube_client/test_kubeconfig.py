@@ -82,7 +82,7 @@ class TestUser:
         assert (found.cert_file, found.key_file) == (str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
         with pytest.raises(InvalidInputError, match=r"File does not exist: .*gone.pem"):
             find_access(write(tmp_path, config({**user, "client-key": "gone.pem"}, cluster)))
-        with pytest.raises(InvalidInputError, match="no base64"):
+        with pytest.raises(InvalidInputError, match="not base64"):
             find_access(write(tmp_path, config({"client-certificate-data": "x"}, cluster)))
 
     def test_key_in_the_kubeconfig_is_readable_by_owner_only(self, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ func main() {
 		}
 		object := &unstructured.Unstructured{}
 		if err := object.UnmarshalJSON(raw); err != nil {
-			log.Fatalf("this is no Kubernetes object: %v", err)
+			log.Fatalf("this is not a Kubernetes object: %v", err)
 		}
 		result, err := status.Compute(object)
 		if err != nil {

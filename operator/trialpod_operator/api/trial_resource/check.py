@@ -119,7 +119,7 @@ def _placeholders(template: Mapping[str, Any], parameters: Collection[str] | Non
         advice = f"; did you mean {close}?" if close else "."
         listed = ", ".join(parameters or ()) or "no parameter"
         message = (
-            f"${{trialParameters.{name}}} is no parameter of the search space, which has {listed}{advice} Write "
+            f"${{trialParameters.{name}}} is not a parameter of the search space, which has {listed}{advice} Write "
             f"${{trialParameters.{name}=default}} for one that may be missing"
         )
         yield ("template", *path), message

@@ -103,7 +103,7 @@ def _clause(text: str, whole: str) -> _Clause:
         try:
             float(value)
         except ValueError:
-            raise InvalidInputError(f'"{whole}" compares with {value}, which is no number') from None
+            raise InvalidInputError(f'"{whole}" compares with {value}, which is not a number') from None
     return _Clause(parse_path(path), operator, value)
 
 

@@ -31,7 +31,7 @@ def names_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:
             elif token[2] not in OWN:
                 known = " and ".join(f"${{trialSpec.{each}}}" for each in OWN)
                 raise InvalidInputError(
-                    f"{token[0]} is no placeholder; of the object's own there are {known}",
+                    f"{token[0]} is not a placeholder; of the object's own there are {known}",
                     parameter=tuple(map(str, at)),
                 )
 

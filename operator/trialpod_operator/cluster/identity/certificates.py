@@ -55,7 +55,7 @@ _BACKDATED_S = 3600.0  # for nodes whose clocks are behind
 
 
 class CertificateError(TrialpodError):
-    """What is stored is no authority of ours."""
+    """What is stored is not an authority of this operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def ssl_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
         key: its private key, PEM.
 
     Raises:
-        CertificateError: they are no certificate and key, or do not belong together.
+        CertificateError: they are not a certificate and its key, or do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -360,7 +360,7 @@ def _certificate(data: Mapping[str, bytes], name: str) -> x509.Certificate:
         return x509.load_pem_x509_certificate(data[name])
     except (KeyError, ValueError) as error:
         raise CertificateError(
-            f"the stored {name} is no certificate; remove the Secret to have a new authority made"
+            f"the stored {name} is not a certificate; remove the Secret to have a new authority made"
         ) from error
 
 
@@ -369,10 +369,12 @@ def _private_key(data: Mapping[str, bytes], name: str) -> ec.EllipticCurvePrivat
         key = serialization.load_pem_private_key(data[name], None)
     except (KeyError, ValueError, TypeError) as error:
         raise CertificateError(
-            f"the stored {name} is no private key; remove the Secret to have a new authority made"
+            f"the stored {name} is not a private key; remove the Secret to have a new authority made"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CertificateError(f"the stored {name} is no elliptic-curve key; remove the Secret to have new ones made")
+        raise CertificateError(
+            f"the stored {name} is not an elliptic-curve key; remove the Secret to have new ones made"
+        )
     return key
 
 

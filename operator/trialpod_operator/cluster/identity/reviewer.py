@@ -228,7 +228,7 @@ class TokenReviewer:
             raise ReviewUnavailableError(
                 f"the API server did not review the token in {self._timeout_s:g} s"
             ) from error
-        # Whatever the client library raises, it is no answer.
+        # Any error of the client library means that there is no answer.
         except Exception as error:
             logger.warning("a token cannot be reviewed: %s: %s", type(error).__name__, str(error)[:300])
             raise ReviewUnavailableError("the API server cannot review the token now; try again") from error
@@ -306,7 +306,7 @@ def _claims(token: bytes) -> dict[str, Any]:
 
 
 def _identity(status: Mapping[str, Any], audience: str) -> PodIdentity:
-    """Return what a TokenReview's status says; raise NotAuthenticatedError if that is no pod."""
+    """Return what a TokenReview's status says; raise NotAuthenticatedError if it does not identify a pod."""
     if status.get("authenticated") is not True:
         why = str(status.get("error") or "")[:200]
         raise NotAuthenticatedError("the API server does not accept the token" + (f": {why}" if why else ""))

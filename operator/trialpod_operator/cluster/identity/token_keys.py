@@ -123,7 +123,7 @@ class TokenKeys:
                 issuer, document = await self._fetch()
             keys = read_keys(document)
             self._keys = _Keys(issuer, keys, asked_at + (MAX_AGE_S if issuer and keys else RETRY_S))
-        except Exception as error:  # noqa: BLE001 - whatever it is, these are no keys, and reviews do without
+        except Exception as error:  # noqa: BLE001 - without keys, tokens are reviewed one by one
             logger.info("tokens are reviewed one by one; the API server's keys cannot be read: %s", error)
             self._keys = _Keys("", {}, self._clock() + RETRY_S)
         finally:

@@ -87,7 +87,7 @@ RECONCILE_ERRORS = _counter(
 API_REQUESTS = BoundedCounter(
     _counter(
         "trialpod_api_requests_total",
-        "Requests to the API server, without the watches; code 0 is no answer.",
+        "Requests to the API server, without the watches; code 0 means that there was no answer.",
         ("verb", "resource", "code"),
     )
 )

@@ -42,7 +42,7 @@ class Assignments:
         """
         trial_id, _, number = request.runner.rpartition("/")
         if not trial_id or not number.isdigit():
-            return AssignmentAnswer(reason=f"'{request.runner}' is no runner of this experiment")
+            return AssignmentAnswer(reason=f"'{request.runner}' is not a runner of this experiment")
         which = trial_id, int(number)
         binding = self._pods.bindings.get(trial_id)
         if self._pods.idle_pods is not None:

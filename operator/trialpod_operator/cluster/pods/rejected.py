@@ -44,7 +44,7 @@ def rejection_reason(
         reason: `reason` of the Status object, such as "Forbidden".
         message: `message` of the Status object.
         now: seconds since the epoch, which becomes `since`.
-        kind: of the object, where that is no pod but one of `spec.trialResource`.
+        kind: of the object, where that is not a pod but one of `spec.trialResource`.
     """
     found, text = _explain(status, reason, message, foreign(message, 600))
     if kind:

@@ -79,7 +79,7 @@ def check_results(trial: TrialResults, data: bytes | None, findings: Findings) -
             )
     for number, line in enumerate(lines[:skip], 1):
         if _parsed(line) is None:
-            findings.error("results", f"line {number} of {RESULT_FILE} is no result", name, _COPY)
+            findings.error("results", f"line {number} of {RESULT_FILE} is not a result", name, _COPY)
             return len(lines)
     for number, (line, raw) in enumerate(zip(lines[skip:], trial.results, strict=False), skip + 1):
         problem = _difference(line, results_decoder.decode(raw), name)
@@ -143,7 +143,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 def _difference(line: bytes, result: Mapping[str, Any], trial_id: str) -> str:
     found = _parsed(line)
     if found is None:
-        return "is no result"
+        return "is not a result"
     if found.get("trial_id") != trial_id:
         return f"is of trial {found.get('trial_id')}"
     wanted = flatten_row({key: _plain(value) for key, value in result.items() if key not in STATIC})

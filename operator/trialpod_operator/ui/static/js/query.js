@@ -12,7 +12,7 @@ export function compileQuery(line, columns) {
   while (at < rest.length) {
     TERM.lastIndex = at;
     const match = TERM.exec(rest);
-    if (!match || match[0] === "") throw new Error(`"${rest.slice(at)}" is no condition; write for example lr<0.01`);
+    if (!match || match[0] === "") throw new Error(`"${rest.slice(at)}" is not a condition; write for example lr<0.01`);
     at = TERM.lastIndex;
     const name = match[1] ?? match[2];
     if (match[3]) tests.push(comparison(name, match[3], match[4] ?? match[5], columns));

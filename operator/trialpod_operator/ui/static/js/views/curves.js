@@ -15,7 +15,7 @@ const MAX_LABELS = 10;
 const AXES = ["iteration", "time", "cost"];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 
-/** Reads curves into `{trial: {x, y}}`. Values that are no numbers become NaN, and make a gap. */
+/** Reads curves into `{trial: {x, y}}`. Values that are not numbers become NaN, and make a gap. */
 export async function readCurves(store, { metric, x, points, trials, after }) {
   const query = new URLSearchParams({ metric, x, points: String(points) });
   if (trials) query.set("trials", trials.join(","));
