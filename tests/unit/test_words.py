@@ -50,6 +50,21 @@ class TestCheck:
         assert tool.check("docs/a.md", "He keeps only what was noted.\n", rules) == []
         assert len(tool.check("runtime/a.py", "# it is noted\n", rules)) == 1
 
+    @pytest.mark.parametrize(
+        "text", ["X is no number", "`X` are no\n    # numbers", '"X" was no_number', "X would be no number"]
+    )
+    def test_expressions_match_whole_words(self, tool: Any, rules: list[Any], text: str) -> None:
+        rule = tool.read_rules(tool.RULES.read_text())[-1:]
+        assert [each.partition(":")[0] for each in tool.check("docs/a.md", text, rule)] == ["docs/a.md"]
+
+    def test_expressions_leave_correct_english(self, tool: Any) -> None:
+        rule = tool.read_rules(tool.RULES.read_text())[-1:]
+        text = "There is no X. It is no longer there, is no other, is no better. There may be no X. They are no-ops."
+        assert tool.check("docs/a.md", text, rule) == []
+
+    def test_names_the_line_across_separators(self, tool: Any, rules: list[Any]) -> None:
+        assert tool.check("a.md", "one\n\n\n## two\n\n  keeps\n  on\n", rules)[0].startswith("a.md:6:")
+
     @pytest.mark.parametrize(("length", "findings"), [(60, 0), (61, 1)])
     def test_bounds_test_names(self, tool: Any, length: int, findings: int) -> None:
         text = f"class TestA:\n    async def {'test_'.ljust(length, 'x')}(self) -> None: ...\n"

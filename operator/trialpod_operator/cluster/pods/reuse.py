@@ -200,7 +200,7 @@ class IdlePods:
             idle.asked, idle.until = True, now + IDLE_TIMEOUT_S
             if idle.binding is None:
                 self._offer(idle, pod)
-        if binding is not None and binding.pod_key == which:  # else it has returned to its own pod meanwhile
+        if binding is not None and binding.pod_key == made_for:  # else it has returned to its own pod meanwhile
             self._offers.remove(idle)
             idle.binding = binding
             binding.expected_by = now + NEXT_ASSIGNMENT_TIMEOUT_S
