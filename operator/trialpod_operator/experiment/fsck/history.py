@@ -177,7 +177,7 @@ class _Account:
                 before=trial.results,
                 failures=trial.failures,
                 disruptions=trial.disruptions,
-                decided={trial.current.decision} if trial.current.decision else set(),
+                decided={each.kind for each in trial.decisions if each.attempt == trial.attempt},
                 completion_reported=trial.completion_reported,
                 last_cause="completed" if trial.status == TERMINATED else "",
                 ended=trial.ended,

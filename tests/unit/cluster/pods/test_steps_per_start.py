@@ -133,7 +133,7 @@ class TestAssignment:
         assert pods.pods.unbind("d75de_00001") is moved
         assert pods.pods.bound_to(("d75de_00001", 1)) is None
 
-    def test_that_returns_before_the_other_one_is_heard_needs_its_own(self) -> None:
+    def test_that_returns_before_the_other_one_asks_needs_its_own(self) -> None:
         """An operator that was stopped for a minute finds both in one turn: the delay is over, and the pod asks."""
 
         async def test() -> None:

@@ -301,6 +301,18 @@ def test_failures_behind_dropped_decisions_are_no_finding(stand: Stand) -> None:
     assert [each.what for each in damaged_snapshot(stand, change) if "failures are" in each.what] == []
 
 
+def test_a_pause_before_a_stop_and_a_snapshot_is_obeyed(tmp_path: Path) -> None:
+    """The attempt was told to pause; then its user stopped the trial."""
+    stand = Stand(tmp_path)
+    stand.report(stand.good, 1, 1, 1, 5.0)
+    stand.host.engine.state.trials[stand.good].decide(1000.0, "pause", {"source": "scheduler"})
+    stand.apply(events.StopRequested(trial_id=stand.good))
+    snapshot = EngineSnapshot(engine=msgspec.Raw(stand.host.engine.snapshot()))
+    stand.end(stand.good, 1, cause="paused")
+    history = History(stand.records[-1:], snapshot, len(stand.records))
+    assert check_records(history, recording_engine()).findings.errors == []
+
+
 def test_a_snapshot_is_said_to_limit_the_check(stand: Stand) -> None:
     stand.host.write_snapshot()
     found = examine(open_storage(str(stand.directory)))
