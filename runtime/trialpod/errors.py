@@ -96,7 +96,7 @@ class TrainableError(TrialpodError):
 
 
 class WrongReturnError(TrainableError, ValueError):
-    """The user's function returned or yielded what is no result."""
+    """The user's function returned or yielded what is not a result."""
 
 
 class CheckpointError(TrialpodError):

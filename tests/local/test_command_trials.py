@@ -113,7 +113,7 @@ class TestRun:
         prepared(shell, "sh", "train.sh", "{l}")
         done = shell.run("run", "experiment.yaml")
         assert done.returncode == 2
-        assert "spec.trainable.command[2]: {l} is no parameter of the search space" in done.stderr
+        assert "spec.trainable.command[2]: {l} is not a parameter of the search space" in done.stderr
         shell.manifest(trainable={"entrypoint": "a:b", "env": {"A": "1"}})
         assert "spec.trainable.env: goes only with command" in shell.run("validate", "experiment.yaml").stderr
 
@@ -261,5 +261,5 @@ def test_command_of_a_script(shell: Shell) -> None:
     )
     done = shell.python("tune_it.py")
     assert "best 0.25" in done.stdout, done.stdout + done.stderr
-    assert "{lr} is no parameter of the search space" in done.stdout
+    assert "{lr} is not a parameter of the search space" in done.stdout
     assert all("accuracy" not in row for row in results_of(shell.folder))

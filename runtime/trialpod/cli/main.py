@@ -157,7 +157,7 @@ def built_in_names() -> list[str]:
 
 
 _HELPERS = frozenset({"target"})
-"""Modules of the package that are no commands."""
+"""Modules of the package that are not commands."""
 
 
 def _module_name(command: str) -> str:

@@ -26,7 +26,7 @@ def checkpoint_dir(step: int) -> Iterator[str]:
         step: a number for the folder's name.
 
     Raises:
-        InvalidInputError: `step` is no number.
+        InvalidInputError: `step` is not a number.
     """
     if isinstance(step, bool) or not isinstance(step, int):
         raise InvalidInputError(

@@ -134,7 +134,7 @@ class Experiment:
         """Return the experiment that a dict describes: ``run`` is the Trainable, the rest are arguments.
 
         Raises:
-            InvalidInputError: there is no ``run``, or something that is no argument.
+            InvalidInputError: there is no ``run``, or something that is not an argument.
         """
         if not isinstance(spec, Mapping):
             raise InvalidInputError(f"the experiment {name!r} must be a dict, not {type(spec).__name__}: {spec!r}")

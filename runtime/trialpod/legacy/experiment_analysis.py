@@ -397,7 +397,7 @@ class ExperimentAnalysis:
             if wanted in (known.path, known.remote_path, known.trial_id, known.name):
                 return known.as_result()
         raise InvalidInputError(
-            f"{trial!r} is no trial of the experiment in {self.experiment_path}; pass one of .trials, or its path"
+            f"{trial!r} is not a trial of the experiment in {self.experiment_path}; pass one of .trials, or its path"
         )
 
     def _defaults(self, where: str, metric: str | None, mode: str | None) -> tuple[str, str]:

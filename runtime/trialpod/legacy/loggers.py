@@ -223,7 +223,7 @@ class LegacyLoggerCallback(LoggerCallback):
             their files.
 
     Raises:
-        InvalidInputError: one of them is no class of a logger.
+        InvalidInputError: one of them is not a class of a logger.
     """
 
     def __init__(self, logger_classes: Iterable[type[Logger]]) -> None:

@@ -334,7 +334,7 @@ class AttemptLink:
             self._call()
 
     def _call(self) -> None:
-        """Send the next batch and take in the answer; the caller holds the client's lock. A lost call is no error."""
+        """Send the next batch and take in the answer; the caller holds the client's lock. A lost call is ignored."""
         with self._lock:
             request, announced, deleted = self._request()
             on_permission = self._on_permission

@@ -6,8 +6,8 @@ Invariants:
   server is never the trial's error. A 4xx is final and carries the server's words, but for those that time heals:
   a token that is not accepted (401: the file is read again, and both tokens and servers come back) and too many
   calls (429).
-* An answer that is not the report service's (a proxy's, garbled, or one that cannot be true) is no answer: nothing
-  of it is taken in, and the call is repeated.
+* An answer that is not the report service's (a proxy's, garbled, or one that cannot be true) is ignored,
+  and the call is repeated.
 * No call is made before the moment that the server asked to wait for (Retry-After).
 * Of several servers one serves the experiment. The answer 421 names it, and calls go there until it does not answer
   or refuses for now; then they go to the address again, whose servers know better.

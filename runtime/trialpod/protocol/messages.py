@@ -159,7 +159,7 @@ class Assignment(Message):
     saves_at_horizon: bool = False  # class Trainables: a checkpoint with each result that meets a horizon
     pinned: list[str] = []  # checkpoints of the trial that others start from: they stay, known or not
     asks_to_delete: bool = False  # checkpoints are removed only when an answer allows it
-    repeat: int = 0  # its number among the repeats of its config; 0 = it is no repeat
+    repeat: int = 0  # its number among the repeats of its config; 0 = it is not a repeat
     rank: int = 0  # of this process among those that run the attempt together; only 0 reports
     world_size: int = 1  # how many they are
     master_addr: str = ""  # where rank 0 can be reached by the others

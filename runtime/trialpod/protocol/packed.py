@@ -68,7 +68,7 @@ def read_packed(data: bytes) -> tuple[dict[str, Any], bytes]:
         header = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TrainableError(
-            "this is not a packed Trainable: its first line is no JSON header; submit the experiment again"
+            "this is not a packed Trainable: its first line is not a JSON header; submit the experiment again"
         ) from error
     mismatch = format_mismatch("this packed Trainable", header.get("format"), FORMAT)
     if mismatch is not None:

@@ -48,7 +48,7 @@ def pickle_digest(data: bytes) -> str:
     """Return the checksum of a pickle's contents.
 
     Raises:
-        ValueError: it is no pickle, or one with what is not known here.
+        ValueError: it is not a pickle, or one with what is not known here.
     """
     return _digest(_read(data)).hex()
 

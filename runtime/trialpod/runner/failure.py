@@ -26,7 +26,7 @@ def end_of(error: BaseException, *, preempted: bool = False, retry: bool = True)
 
     Args:
         error: what came out of the user's code.
-        preempted: the process was asked to end; what breaks then is no failure of the trial.
+        preempted: the process was asked to end; what breaks then does not count as a failure of the trial.
         retry: whether another attempt may help.
     """
     if isinstance(error, TrialStopped):

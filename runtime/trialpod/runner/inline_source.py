@@ -1,7 +1,7 @@
 """Which function of an inline source is the Trainable, read from its text: nothing of it is executed.
 
 A function is preferred that takes one argument and calls ``report``; then one that no other function of the source
-calls, which is no helper. The runner and the validation of manifests decide by the same rule.
+calls, which is not a helper. The runner and the validation of manifests decide by the same rule.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def syntax_problem(source: str) -> str | None:
             compile(source, "the inline source", "exec", dont_inherit=True)
     except SyntaxError as error:
         line = (error.text or "").strip()
-        return f"line {error.lineno} is no valid Python: {error.msg}" + (f": {line}" if line else "")
+        return f"line {error.lineno} is not valid Python: {error.msg}" + (f": {line}" if line else "")
     except ValueError as error:  # a null byte
-        return f"it is no valid Python: {error}"
+        return f"it is not valid Python: {error}"
     return None
 
 

@@ -34,7 +34,7 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
         storage_options: a `trialpod.storage.options.StorageOptions` as data, for a pickle in an S3 storage.
 
     Raises:
-        TrainableError: it cannot be found, imported, or is no trainable.
+        TrainableError: it cannot be found, imported, or is not a Trainable.
         StorageUnavailableError: the storage of a pickle cannot be reached; trying again may help.
     """
     folders = [os.path.abspath(folder) for folder in ref.path]
@@ -81,7 +81,7 @@ def _written(modules: dict[str, str]) -> str:
 def preload(ref: TrainableRef) -> str:
     """Load what `ref` names ahead of the attempts; return "" or why that did not work.
 
-    A failure is no error here: each attempt tries again, and reports it.
+    A failure is not an error here: each attempt tries again, and reports it.
     """
     try:
         loaded = load_trainable(ref)

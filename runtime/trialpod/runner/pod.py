@@ -110,7 +110,7 @@ class TerminationMessage:
         if len(data) > _MAX_TERMINATION_BYTES:
             data = data[: _MAX_TERMINATION_BYTES - 3].decode(errors="ignore").encode() + b"..."
         try:
-            # Not made if it is missing: then this is no container, or its message is to be the end of its log.
+            # Not made if it is missing: then this is not a container, or its message is to be the end of its log.
             descriptor = os.open(self._path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         except OSError:
             return

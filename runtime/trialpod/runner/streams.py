@@ -1,6 +1,6 @@
 """What a trial's processes say themselves on stdout and stderr.
 
-A stream that is closed, or a file on a full disk, takes nothing: that is no reason to end, and least of all may it
+A stream that is closed, or a file on a full disk, takes nothing: that must not end the process, and least of all
 hide what was to be reported.
 """
 

@@ -1,8 +1,8 @@
 """Moves an experiment, or only its journal, to another name to make room for a new experiment of the same name.
 
 Invariants: nothing is moved while a process runs the experiment. A directory is renamed. In a bucket, where nothing
-can be renamed, the server copies every object; nothing is removed before the copy is complete, and a copy is no
-experiment before that.
+can be renamed, the server copies every object; nothing is removed before the copy is complete, and until
+then the copy does not count as an experiment.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def scan_tree(root: str) -> Tree:
     """List what is below `root`, following symbolic links.
 
     Raises:
-        CheckpointError: `root` is no folder, or holds a dangling link, a link to a folder around it, a socket, a
+        CheckpointError: `root` is not a folder, or holds a dangling link, a link to a folder around it, a socket, a
             pipe or a device, or a name that is not valid Unicode; or it changed meanwhile.
     """
     tree = Tree()

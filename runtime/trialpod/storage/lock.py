@@ -190,7 +190,7 @@ class ExperimentLock:
 
 
 def _encoded(holder: LockHolder) -> bytes:
-    """Encode it; a command line that is no Unicode is left out."""
+    """Encode it; a command line that is not valid Unicode is left out."""
     try:
         return msgspec.json.encode(holder) + b"\n"
     except UnicodeEncodeError:

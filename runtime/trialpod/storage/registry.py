@@ -72,7 +72,7 @@ def normalize_uri(uri: str) -> str:
 
 
 def local_folder(uri: str) -> Path | None:
-    """Return the folder that `uri` names, a plain path or ``file:///path``; None where it is no folder.
+    """Return the folder that `uri` names, a plain path or ``file:///path``; None where it is not a folder.
 
     Raises:
         StorageError: as of `storage_class`.

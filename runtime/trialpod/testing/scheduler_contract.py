@@ -106,7 +106,7 @@ class SchedulerContract:
             assert left == 0 or self.may_leave_paused, f"history {seed}: {left} trials were left paused"
 
     def test_unusable_results_are_ignored_or_refused(self) -> None:
-        """A missing, odd or infinite metric or time is no crash; a refusal is one of trialpod's own errors."""
+        """A missing, odd or infinite metric or time does not crash; a refusal is one of trialpod's own errors."""
         for key in ("score", "training_iteration", "time_total_s"):
             for value in UNUSABLE:
                 experiment = self._experiment(slots=3)

@@ -32,7 +32,7 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
         warn: whether to log that a callable of an unknown kind is taken as a function.
 
     Raises:
-        InvalidInputError: it cannot be a Trainable, or the name is no name; `WrongTypeError` for what is neither a
+        InvalidInputError: it cannot be a Trainable, or the name is not valid; `WrongTypeError` for what is neither a
             function nor a class Trainable.
     """
     from trialpod.tune.trainable.checks import inspect_trainable

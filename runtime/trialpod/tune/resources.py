@@ -41,7 +41,7 @@ def with_resources(
             `Resources`, or a function that returns any of them for a trial's config.
 
     Raises:
-        InvalidInputError: the resources cannot be met by any trial, or `trainable` is no Trainable.
+        InvalidInputError: the resources cannot be met by any trial, or `trainable` is not a Trainable.
     """
     trainable = resolve_trainable(trainable)
     if isinstance(resources, (Mapping, PlacementGroupFactory)) or not callable(resources):

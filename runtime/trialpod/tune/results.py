@@ -56,7 +56,7 @@ def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
         try:
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not a JSON object")
         except ValueError as error:
             if not line.endswith("\n"):
                 return  # the trial is writing this line right now, or was killed while it did

@@ -65,7 +65,7 @@ class CheckpointConfig:
 @names_nearest
 @dataclass
 class FailureConfig:
-    """What happens when a trial fails. Preemptions and lost nodes are no failures and never count.
+    """What happens when a trial fails. Preemptions and lost nodes are not failures and never count.
 
     Args:
         max_failures: how often one trial may fail and be retried, from its newest checkpoint; -1 is without

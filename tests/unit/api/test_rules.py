@@ -180,7 +180,7 @@ class TestInlineSource:
 
     def test_syntax_error_has_its_line(self) -> None:
         problems, _ = self.found("def train(config):\n    return = 1\n")
-        assert problems == ["line 2 is no valid Python: invalid syntax: return = 1"]
+        assert problems == ["line 2 is not valid Python: invalid syntax: return = 1"]
         assert "'return' outside function" in self.found("return 1")[0][0]
 
     def test_that_defines_nothing_to_run(self) -> None:

@@ -26,7 +26,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("argument", "words"),
         [
-            ("--x={xx}", "spec.trainable.command[1]: {xx} is no parameter of the search space, which has x"),
+            ("--x={xx}", "spec.trainable.command[1]: {xx} is not a parameter of the search space, which has x"),
             ("--fast", "spec.trainable.command: nothing gives x to the program; add --x={x} to the command"),
         ],
     )

@@ -139,7 +139,7 @@ class TestFilesBesideTheManifest:
         assert "train.py does not define train; did you mean trian?" in said
 
     def test_syntax_error(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "train.py, line 1 is no valid Python" in self.said(file, capsys, "train", "def train(config:")
+        assert "train.py, line 1 is not valid Python" in self.said(file, capsys, "train", "def train(config:")
 
     def test_parameter_that_nothing_gives(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         said = self.said(file, capsys, "train", "def train(config): config['momentum']")

@@ -136,7 +136,7 @@ def test_what_is_missing_or_unknown_is_said(analysis: ExperimentAnalysis, tmp_pa
         analysis.get_best_trial("score", "best")
     with pytest.raises(InvalidInputError, match="pass metric"):
         analysis.dataframe(mode="max")
-    with pytest.raises(InvalidInputError, match="is no trial of the experiment"):
+    with pytest.raises(InvalidInputError, match="is not a trial of the experiment"):
         analysis.get_last_checkpoint("other")
     with pytest.raises(NotSupportedError, match="a object is not supported"):
         ExperimentAnalysis("exp", storage_filesystem=object())

@@ -202,7 +202,7 @@ def get(object_refs: Any, *, timeout: float | None = None) -> Any:
 
     Raises:
         GetTimeoutError: it was too long.
-        InvalidInputError: something is no reference.
+        InvalidInputError: something is not a reference.
         Exception: what a task raised.
     """
     import time

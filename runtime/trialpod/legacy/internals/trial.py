@@ -149,7 +149,7 @@ class Trial(TrialView):
         """Change what it needs.
 
         Raises:
-            InvalidInputError: it runs, or these are no resources.
+            InvalidInputError: it runs, or these are not resources.
         """
         if self.status == self.RUNNING:
             raise InvalidInputError(f"the resources of trial {self.trial_id} cannot change while it is RUNNING")

@@ -4,7 +4,7 @@ Without a ready file the folder counts once nothing in it has changed for `settl
 the others up for `MAX_WAIT` times that long, then they are taken without it. With a ready file the folder counts each
 time that file has been written.
 
-Invariants: hidden entries, those that end with one of `UNFINISHED`, and what is no file (a socket, a pipe) never
+Invariants: hidden entries, those that end with one of `UNFINISHED`, and what is not a file (a socket, a pipe) never
 count, so what is written under such a
 name and renamed is seen whole; a copy is used only if the folder has not changed while it was made.
 """

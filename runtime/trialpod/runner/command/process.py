@@ -24,7 +24,7 @@ from trialpod.runner.command.program_file import loader_of, machine_of, this_mac
 
 # The program says its number before it becomes the program; the end of the pipe is the end of the runner.
 _GUARD = "import os,sys;told=sys.stdin.buffer.read();told and os.killpg(int(told),9)"
-_EXEC_FAILED = {"ENOEXEC": "has no #! line and is no program of this machine", "EACCES": "may not be executed"}
+_EXEC_FAILED = {"ENOEXEC": "has no #! line and cannot run on this machine", "EACCES": "may not be executed"}
 
 
 class CommandNotFoundError(TrainableError):

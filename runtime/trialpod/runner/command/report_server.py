@@ -164,7 +164,7 @@ def read_report(text: str) -> tuple[dict[str, Number], str]:
         try:
             json.loads(text)
         except ValueError as error:
-            return {}, f"is no JSON object: {error}"
+            return {}, f"is not a JSON object: {error}"
         found = json_numbers(text) or {}
         return found, "" if found else "has no number"
     found = {}
@@ -172,6 +172,6 @@ def read_report(text: str) -> tuple[dict[str, Number], str]:
         name, equals, _ = word.partition("=")
         values = pairs(word)
         if not equals or list(values) != [name]:
-            return {}, f"{word!r} is no metric; write name=number, such as loss=0.3 step=4"
+            return {}, f"{word!r} is not a metric; write name=number, such as loss=0.3 step=4"
         found.update(values)
     return found, "" if found else "is empty; write name=number, such as loss=0.3 step=4"

@@ -217,7 +217,7 @@ class TensorBoardSource:
                     file.seek(offset)
                     scalars, size = read_scalars(file.read())
             except DamagedError as error:
-                log.warning("%s is no event file that can be read, and is left out: %s", path, error)
+                log.warning("%s is not a readable event file, and is left out: %s", path, error)
                 self._offsets[path] = -1
                 continue
             except OSError:
@@ -296,7 +296,7 @@ def _opener_for(url: str) -> OpenerDirector:
 
 
 def open_sources(spec: MetricsSpec, wanted: tuple[str, ...]) -> list[Source]:
-    """Return the sources beside the output; the paths of `spec` are no templates any more."""
+    """Return the sources beside the output; the paths of `spec` are not templates any more."""
     found: list[Source] = []
     if spec.file:
         found.append(FileSource(spec.file, spec, wanted))

@@ -70,7 +70,7 @@ def _children_by_scan() -> set[int]:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL a process that leads a group, and the group; it is no error when they are gone."""
+    """SIGKILL a process that leads a group, and the group; it is not an error when they are gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         # The process itself too: it may not have made its group yet.
         os.kill(pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ def unsafe_to_fork() -> str:
     """Say why a fork of this process would not work, or return "".
 
     Python threads do not exist in the child while the locks they hold do, and a CUDA context cannot be used there.
-    Native threads of BLAS libraries are no obstacle: these libraries restart them after a fork.
+    Native threads of BLAS libraries do not matter: these libraries restart them after a fork.
     """
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if threads:

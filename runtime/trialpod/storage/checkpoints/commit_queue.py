@@ -243,7 +243,7 @@ class CommitQueue:
                     self._changed.notify_all()
         except _GivenUpError:
             return
-        # Superseded and the like are no Exceptions; all of them concern the training.
+        # Superseded and the like are not Exceptions; all of them concern the training.
         except BaseException as error:  # noqa: BLE001
             with self._changed:
                 self._problem = error

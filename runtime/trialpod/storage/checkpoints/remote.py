@@ -179,7 +179,7 @@ class RemoteCheckpointStore(CheckpointStore):
             raise
         except BaseException as error:
             self.abandon(index)
-            # Superseded is no Exception, and what another attempt owns is not touched any more.
+            # Superseded is not an Exception, and what another attempt owns is not touched any more.
             if upload is not None and isinstance(error, Exception):
                 # Best effort: what cannot be removed now is swept later.
                 with contextlib.suppress(StorageError):

@@ -40,7 +40,7 @@ def encode_segment_header(first: int) -> bytes:
 
 
 def read_segment_header(data: bytes, path: str) -> tuple[int, int]:
-    """Return (number of the first record, offset of the first frame); raise JournalError if this is no segment."""
+    """Return (number of the first record, offset of the first frame); raise JournalError if this is not a segment."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise JournalError(_damaged(path, len(data), "the file ends inside its header"))
     magic, version, first = _SEGMENT.unpack_from(data)

@@ -44,7 +44,7 @@ class CutOffError(ConnectionError):
 
 
 class NotHttpError(HTTPException):
-    """What came back is no answer of HTTP."""
+    """What came back is not an HTTP response."""
 
 
 class _Head(NamedTuple):

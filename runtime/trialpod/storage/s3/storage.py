@@ -79,7 +79,7 @@ class S3Storage(Storage):
 
         Raises:
             StorageError: the bucket is missing (unless the options say that it may be made), the server refuses the
-                keys, is not trusted, or is no S3 server.
+                keys, is not trusted, or is not an S3 server.
             StorageUnavailableError: the server cannot be reached, or something may be corrected there.
             InvalidInputError: the URI or the options are not valid.
         """

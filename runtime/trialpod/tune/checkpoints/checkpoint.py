@@ -48,7 +48,7 @@ class Checkpoint:
         data_dict: a dict that the checkpoint holds, instead of a path, as for `from_dict`.
 
     Raises:
-        InvalidInputError: `path` is no path.
+        InvalidInputError: `path` is not a path.
         NotSupportedError: `filesystem` is another one.
     """
 
@@ -119,7 +119,7 @@ class Checkpoint:
         The dict is written when the checkpoint is; what is changed in it before that is changed in the checkpoint.
 
         Raises:
-            InvalidInputError: `data` is no dict.
+            InvalidInputError: `data` is not a dict.
         """
         return DictCheckpoint(data)
 
@@ -350,7 +350,7 @@ class DictCheckpoint(Checkpoint):
         data: the dict. One that `Checkpoint.to_dict` made of files becomes files again.
 
     Raises:
-        InvalidInputError: it is no dict.
+        InvalidInputError: it is not a dict.
     """
 
     def __init__(self, data: Any = None, *, data_dict: Any = None) -> None:

@@ -77,7 +77,7 @@ def local_path(uri: str) -> str | None:
     """Return the folder of this machine that a URI names, None where it names another place."""
     if not isinstance(uri, str) or "://" not in uri:
         raise InvalidInputError(
-            f"{uri!r} is no URI; write s3://bucket/path or file:///absolute/path (for a path there is from_directory)"
+            f"{uri!r} is not a URI; write s3://bucket/path or file:///absolute/path (a path: from_directory)"
         )
     try:
         folder = local_folder(uri)

@@ -19,7 +19,7 @@ ARGUMENTS = "{args}"
 """An argument that becomes ``--name=value`` for every parameter that nothing else names."""
 PARAMS_JSON, PARAMS_YAML = "params.json", "params.yaml"
 BUILT_IN = ("trial_id", "trial_name", "trial_dir", "checkpoint_dir", PARAMS_JSON, PARAMS_YAML)
-"""Placeholders that are no parameters. A parameter of the same name goes before them."""
+"""Placeholders that are not parameters. A parameter of the same name goes before them."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME = re.compile(r"[^\s=:{}/.]([^={}:]*[^\s={}:/.])?")
@@ -72,7 +72,7 @@ def parse(template: str) -> list[str | Placeholder]:
         name, equals, default = token[1].partition("=")
         if not _NAME.fullmatch(name) or (equals and (_CODE.search(name) or _CODE_DEFAULT.search(default))):
             raise TemplateError(
-                f"{token[0]} in {_shown(template)} is no placeholder: write {{name}} or {{name=default}} with the "
+                f"{token[0]} in {_shown(template)} is not a placeholder: write {{name}} or {{name=default}} with the "
                 f"name of a parameter; for the braces themselves write {{{token[0]}}}"
             )
         if text:
@@ -98,7 +98,7 @@ def lookup(params: Mapping[str, Any], name: str) -> tuple[Any, bool]:
 
 
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every parameter that is no mapping, under its dotted name."""
+    """Yield every parameter that is not a mapping, under its dotted name."""
     for key, value in params.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -238,7 +238,7 @@ def problems(
 def _environment_problems(spec: CommandSpec, parameters: Iterable[str]) -> Iterator[TemplateError]:
     for name in spec.env:
         if not name or "=" in name or "\0" in name:
-            yield TemplateError(f"{name!r} is no name of an environment variable", "env")
+            yield TemplateError(f"{name!r} is not a name of an environment variable", "env")
     if not spec.parameter_env_prefix:
         return
     seen: dict[str, str] = {}
@@ -303,7 +303,7 @@ def _unknown(name: str, parameters: Collection[str]) -> str:
     advice = f"; did you mean {{{close}}}?" if close else "."
     known = ", ".join(parameters) or "no parameter"
     return (
-        f"{{{name}}} is no parameter of the search space, which has {known}{advice} Write {{{name}=default}} for "
+        f"{{{name}}} is not a parameter of the search space, which has {known}{advice} Write {{{name}=default}} for "
         f"one that may be missing, {{{{{name}}}}} for the text itself"
     )
 

@@ -67,7 +67,7 @@ class WandbLoggerCallback(LoggerCallback):
         self._ids: dict[str, str] = {}  # trial_id -> the id of its run
 
     def __getstate__(self) -> dict[str, Any]:
-        # The key is no part of what is stored with the experiment.
+        # The key is not stored with the experiment.
         return {**self.__dict__, "_runs": {}, "_api_key": None}
 
     def setup(self, *args: Any, **info: Any) -> None:

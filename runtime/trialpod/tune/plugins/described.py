@@ -54,7 +54,7 @@ class RemembersArguments:
         reduced = super().__reduce_ex__(protocol)
         if (
             isinstance(reduced, str)
-            or getattr(type(self), "__getstate__", None) is _NO_STATE
+            or getattr(type(self), "__getstate__", None) is _DEFAULT_GETSTATE
             or reduced[0] is not _NEW_OBJECT
         ):
             return reduced  # type: ignore[return-value]
@@ -65,7 +65,7 @@ class RemembersArguments:
         return self._made_with
 
 
-_NO_STATE = getattr(object, "__getstate__", None)  # None before Python 3.11
+_DEFAULT_GETSTATE = getattr(object, "__getstate__", None)  # None before Python 3.11
 _NEW_OBJECT = object().__reduce_ex__(2)[0]
 """The function by which pickles make an object without a method of its own."""
 

@@ -57,7 +57,7 @@ def read_lines(path: str, parameter: str) -> list[str]:
     """Return the lines of the file that a parameter names.
 
     Raises:
-        InvalidInputError: it cannot be read, is too large, or is no text.
+        InvalidInputError: it cannot be read, is too large, or is not text.
     """
     try:
         with open(os.path.expanduser(path), "rb") as file:

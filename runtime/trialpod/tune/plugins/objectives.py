@@ -102,7 +102,7 @@ def _parse(where: str, given: Any) -> Objective:
         if key not in names:
             close = nearest(str(key), names)
             hint = f"did you mean {close!r}?" if close else f"known are {', '.join(names)}"
-            raise InvalidInputError(f"{where}.{key}: is no field; {hint}", parameter="metrics")
+            raise InvalidInputError(f"{where}.{key}: is not a field; {hint}", parameter="metrics")
     name, mode, threshold = (given.get(each) for each in names)
     if not isinstance(name, str) or not name:
         raise InvalidInputError(

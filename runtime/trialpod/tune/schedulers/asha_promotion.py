@@ -15,7 +15,7 @@ Invariants:
 * A trial that arrives at a rung and would be promoted at once continues without a pause.
 * A trial that jumped over rungs counts in all of them, and as promoted from all but the last.
 * NaN is never promoted.
-* A trial that was lost after its decision to pause comes back to its rung, and pauses there: that is no promotion.
+* A trial that was lost after its decision to pause comes back to its rung, and pauses there: that is not a promotion.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _Rung:
         self._promoted.add(trial_id)
 
     def best(self, most: int) -> list[str]:
-        """Return those of the best `most` that are no NaN and were not promoted, best first."""
+        """Return those of the best `most` that are not NaN and were not promoted, best first."""
         return [
             trial_id
             for _, _, trial_id in self._entries[:most]

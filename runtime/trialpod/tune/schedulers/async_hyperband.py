@@ -6,7 +6,7 @@ before it, and stopped when it is below their ``1 - 1/reduction_factor`` quantil
 
 Invariants, all of them Ray's:
 
-* The first trial at a rung continues, ties continue, NaN continues and is no part of a cutoff.
+* The first trial at a rung continues, ties continue, NaN continues and is excluded from cutoffs.
 * One result fills at most one rung: the highest that it reaches and that the trial has not filled. Rungs that were
   jumped over are filled by later results (unless `stop_last_trials` is off).
 * A result at `max_t` stops the trial and is not recorded.

@@ -262,7 +262,7 @@ class AutoScheduler(MetricScheduler):
     def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
         name, rule = reason.get("scheduler"), reason.get("rule")
         if rule == "not_finite":
-            return f"{name}: {value_text(reason)}{time_text(reason)} is no finite number, so it has diverged"
+            return f"{name}: {value_text(reason)}{time_text(reason)} is not finite, so it has diverged"
         if rule != "rung":
             return super().describe_reason(reason)
         place = f"the rung at {text(reason.get('rung'))}"

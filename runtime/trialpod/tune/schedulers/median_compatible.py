@@ -107,7 +107,7 @@ class _Reported:
         self._sums: list[tuple[float, ...]] = [()]  # _sums[i] is the sum of the first i values, as `_plus` returns it
 
     def add(self, time: float, value: float, *, from_time: float) -> None:
-        """Add a result; before `from_time` it is no part of the mean."""
+        """Add a result; before `from_time` it is excluded from the mean."""
         self.results.append((time, value))
         self.highest, self.lowest = max(self.highest, value), min(self.lowest, value)
         if time < from_time:

@@ -7,7 +7,7 @@ running means from `grace_period` to t.
 Invariants:
 
 * Before `grace_period` no trial is stopped or paused, whatever the others do.
-* A mean that is not finite (a trial reported NaN or infinity) is no part of the median.
+* A mean that is not finite (a trial reported NaN or infinity) is excluded from the median.
 * Results that a trial reports again, because it continued from an earlier checkpoint, replace those that it had
   reported after that checkpoint; results before `grace_period` change nothing that others are compared with.
 """
@@ -293,5 +293,5 @@ class _Record:
 
 
 def _better(best: float | None, signed: float) -> float | None:
-    """Return the greater one; NaN is no value."""
+    """Return the greater one; NaN is ignored."""
     return signed if not math.isnan(signed) and (best is None or signed > best) else best

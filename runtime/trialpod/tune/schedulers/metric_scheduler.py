@@ -166,7 +166,7 @@ def check_key(name: str, value: Any) -> None:
 
 
 def check_mode(mode: Any) -> None:
-    """Refuse what is no direction."""
+    """Refuse what is not a direction."""
     if mode not in (None, "min", "max"):
         guess = nearest(mode, ("min", "max")) if isinstance(mode, str) else None
         hint = f"; did you mean {guess!r}?" if guess else ""

@@ -47,7 +47,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
             policy: in place of it, its lines: as text, or as the lists that they are.
 
         Raises:
-            InvalidInputError: neither or both are given, or they are no policy.
+            InvalidInputError: neither or both are given, or they are not a policy.
         """
         if (policy_file is None) == (policy is None):
             raise InvalidInputError(
@@ -198,7 +198,7 @@ def _row(line: Any, where: str) -> list[Any]:
         or not isinstance(row[3], (int, float))
     ):
         raise InvalidInputError(
-            f"{where} is no policy: each line must be a JSON list [tag, source tag, iteration, source iteration, "
+            f"{where} is not a policy: each line must be a JSON list [tag, source tag, iteration, source iteration, "
             "source config, new config]",
             parameter="policy",
         )

@@ -124,7 +124,7 @@ class DistributeResources:
         unit: Resources,
         total: Resources,
     ) -> int | None:
-        """Return how many units the trial may have in all; None is no limit."""
+        """Return how many units the trial may have in all; None means unlimited."""
         left = {name: total[name] - base.get(name, 0.0) * len(live) for name in DIVISIBLE}
         share = math.ceil(max(_fitting(left, unit), 0) / max(len(live), 1))
         return min(share, self.increase_by_times) if self.increase_by_times > 0 else share

@@ -64,7 +64,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         Args:
             points_to_evaluate: configs to try first, in place of the first samples. A point may leave parameters
                 out; they are drawn, and their grids searched. More points than samples are all tried.
-            max_concurrent: suggest nothing while this many trials are unfinished; 0 is no limit.
+            max_concurrent: suggest nothing while this many trials are unfinished; 0 means unlimited.
             constant_grid_search: draw once per sample and keep the values over all its grid points.
             random_state: a seed, or a generator of NumPy: all draws come from it, in Ray's order, so that they are
                 Ray's. None is NumPy's global generator when the script has seeded it (``numpy.random.seed``). Of a

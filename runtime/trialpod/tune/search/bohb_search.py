@@ -44,7 +44,7 @@ class TuneBOHB(LibrarySearcher):
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
         seed: None takes the experiment's.
-        max_concurrent: trials at a time; 0 is no limit.
+        max_concurrent: trials at a time; 0 means unlimited.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
 

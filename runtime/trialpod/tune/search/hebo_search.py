@@ -32,7 +32,7 @@ class HEBOSearch(RefitSearcher):
         points_to_evaluate: configs to try first.
         evaluated_rewards: the metric of each of these, when it is known.
         random_state_seed: None takes the experiment's seed.
-        max_concurrent: trials at a time; 0 is no limit.
+        max_concurrent: trials at a time; 0 means unlimited.
         initial: results of random points before the model begins; 4 or more.
         warm_start: the directory or URI of an earlier experiment to learn from.
 

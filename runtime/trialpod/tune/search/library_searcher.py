@@ -66,7 +66,7 @@ class LibrarySearcher(Searcher):
         evaluated_rewards: the metric of each of these points, when it is known: then none of them is tried.
         seed: None takes the experiment's.
         warm_start: the directory or URI of an earlier experiment to learn from.
-        max_concurrent: how many trials may be unfinished at a time; 0 and None are no limit of the searcher's own.
+        max_concurrent: how many trials may be unfinished at a time; 0 and None: no limit of its own.
 
     Raises:
         InvalidInputError: an argument cannot be used, or the library is not installed.

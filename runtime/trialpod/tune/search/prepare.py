@@ -26,7 +26,7 @@ def as_search_algorithm(given: Any) -> SearchAlgorithm:
         return SearchGenerator(given)
     if not isinstance(given, type) and callable(getattr(given, "next_suggestion", None)):
         return given  # type: ignore[no-any-return]  # of another package, which did not derive from ours
-    raise InvalidInputError(f"{given!r} is no search algorithm; pass an object of a class of trialpod.tune.search")
+    raise InvalidInputError(f"{given!r} is not a search algorithm; pass an object of a class of trialpod.tune.search")
 
 
 def prepare(

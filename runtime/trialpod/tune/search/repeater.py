@@ -19,7 +19,7 @@ class Repeater(SearcherWrapper):
     """Suggests every config of a searcher `repeat` times in a row.
 
     The searcher knows the first trial of each group only. When all have ended it gets the mean of their metrics,
-    without those that failed or are no number; that the group failed when there is none; that it was stopped when
+    without those that failed or are not numbers; that the group failed when there is none; that it was stopped when
     the first was. At a rung of the scheduler it gets the mean of the group once all have reached it; of a group in
     which one ended before, it learns of the rungs that all reached.
 

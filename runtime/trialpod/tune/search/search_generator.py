@@ -31,7 +31,7 @@ class SearchGenerator(SearchAlgorithm):
         searcher: what proposes configs.
 
     Raises:
-        InvalidInputError: it is no searcher.
+        InvalidInputError: it is not a searcher.
     """
 
     def __init__(self, searcher: Searcher) -> None:

@@ -405,7 +405,7 @@ def _taken_apart(whole: memoryview, file: Path) -> tuple[memoryview, list[memory
         if not lengths or any(type(length) is not int or length < 0 for length in lengths):
             raise ValueError(f"lengths {lengths!r:.60}")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise TrainableError(f"{file} is no object of a Trainable; submit it again") from error
+        raise TrainableError(f"{file} is not an object of a Trainable; submit it again") from error
     if not known:
         raise TrainableError(f"{file} is of a newer version of trialpod: format {head['format']!r}")
     found, offset = [], len(line) + 1

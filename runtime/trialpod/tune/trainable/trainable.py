@@ -71,7 +71,7 @@ class Trainable:
         storage: accepted for compatibility, unused.
 
     Raises:
-        InvalidInputError: `config` is no dict.
+        InvalidInputError: `config` is not a dict.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def validate_save_restore(
         True.
 
     Raises:
-        InvalidInputError: it is no class Trainable.
+        InvalidInputError: it is not a Trainable class.
         TrainableError: the restored object does not continue where the first one was.
     """
     import shutil

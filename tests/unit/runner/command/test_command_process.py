@@ -261,7 +261,7 @@ class TestReports:
             assert server.next() == ({"loss": 0.5, "val/acc": 1}, None)
             assert server.checkpoint_requests() == []
             assert report(["loss"]) == 2
-            assert "'loss' is no metric; write name=number" in capsys.readouterr().err
+            assert "'loss' is not a metric; write name=number" in capsys.readouterr().err
             assert report(["step=4"]) == 2
             with pytest.raises(urllib.error.HTTPError, match="404") as refused:
                 urllib.request.urlopen(server.url[:-1], data=b"loss=1")
@@ -402,7 +402,7 @@ class TestFiles:
         source = TensorBoardSource(str(tmp_path))
         (tmp_path / "events.out.tfevents.1").write_bytes(b"\xff" * 64)
         assert list(source.poll(0.0)) == []
-        assert "no event file that can be read" in caplog.text
+        assert "not a readable event file" in caplog.text
 
     def test_a_page_of_this_machine_needs_no_proxy(self, tmp_path, monkeypatch):
         (tmp_path / "metrics").write_text("loss 0.5\n")

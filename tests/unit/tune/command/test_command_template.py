@@ -123,7 +123,7 @@ class TestProblems:
     def test_unknown_placeholder(self):
         (found,) = refused("python", "--lr={l}", "{lr}", parameters=["lr"])
         assert found.startswith(
-            "command[1]: {l} is no parameter of the search space, which has lr; did you mean {lr}?"
+            "command[1]: {l} is not a parameter of the search space, which has lr; did you mean {lr}?"
         )
 
     def test_unused_parameter(self):
@@ -185,7 +185,7 @@ class TestProblems:
 
         assert metrics(pattern=r"loss (?P<loss>\S+)") == []
         assert "no named group" in metrics(pattern="loss (.*)")[0]
-        assert "no regular expression" in metrics(pattern="(?P<a>")[0]
+        assert "not a regular expression" in metrics(pattern="(?P<a>")[0]
         assert "group name but not value" in metrics(pattern="(?P<name>a)")[0]
         assert "without format" in metrics(pattern="(?P<a>b)", format="json")[0]
         assert "at most 1024" in metrics(pattern=f"(?P<a>{'b' * 1024})")[0]
@@ -195,7 +195,7 @@ class TestProblems:
         assert "must be a URL" in refused("x", parameters=[], metrics=MetricsSpec(prometheus="localhost"))[0]
         folder = CheckpointFolderSpec(ready_file="a/b")
         assert "directly in the checkpoint folder" in refused("x", parameters=[], checkpoints=folder)[0]
-        assert "no name of an environment variable" in refused("x", parameters=[], env={"A=B": ""})[0]
+        assert "not a name of an environment variable" in refused("x", parameters=[], env={"A=B": ""})[0]
 
 
 def test_names_of_a_search_space():

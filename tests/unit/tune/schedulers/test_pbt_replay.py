@@ -71,8 +71,8 @@ def test_a_second_trial_is_refused() -> None:
         ({"policy_file": "/nowhere/x.txt"}, "policy_file /nowhere/x.txt cannot be read"),
         ({"policy": []}, "nothing to replay"),
         ({"policy": "text"}, "must be a list"),
-        ({"policy": ["{"]}, "line 1 is no policy"),
-        ({"policy": [["a", "b", 1, "x", {}, {}]]}, "line 1 is no policy"),
+        ({"policy": ["{"]}, "line 1 is not a policy"),
+        ({"policy": [["a", "b", 1, "x", {}, {}]]}, "line 1 is not a policy"),
     ],
 )
 def test_what_is_no_policy_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -83,7 +83,7 @@ def test_what_is_no_policy_is_refused(arguments: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\nSECRET\n", "line 2 is no policy"),
+        (b"\nSECRET\n", "line 2 is not a policy"),
         (b"SECRET\n\xff", "line 2 is not UTF-8"),
         (b"a" * 99, "is larger than 64"),
     ],

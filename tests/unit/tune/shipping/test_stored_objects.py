@@ -133,7 +133,7 @@ def test_a_missing_or_cut_off_object_is_named(tmp_path: Path) -> None:
     ref = pack_trainable(tune.with_parameters(total, data=np.ones(300_000)), tmp_path)
     (file,) = files(tmp_path)
     whole = file.read_bytes()
-    for damaged, problem in ((whole[:-1], "it is damaged"), (b"x", "is no object of a Trainable")):
+    for damaged, problem in ((whole[:-1], "it is damaged"), (b"x", "is not an object of a Trainable")):
         file.write_bytes(damaged)
         with pytest.raises(TrainableError, match=problem):
             load_trainable(ref)

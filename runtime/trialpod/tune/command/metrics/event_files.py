@@ -35,7 +35,7 @@ def read_scalars(data: bytes) -> tuple[list[Scalar], int]:
     """Return the scalars of all whole records in `data`, and how many bytes these take.
 
     Raises:
-        DamagedError: a record has an impossible length, or is no message.
+        DamagedError: a record has an impossible length, or is not a message.
     """
     found: list[Scalar] = []
     at = 0

@@ -1,7 +1,7 @@
 """From bytes to lines, in bounded memory.
 
 A line ends with a line feed or a carriage return, as progress bars write them. Of a longer one than `MAX_LINE_BYTES`
-only the beginning is kept. Bytes that are no UTF-8 become replacement characters, NUL bytes vanish, and so do the
+only the beginning is kept. Bytes that are not UTF-8 become replacement characters, NUL bytes vanish, and so do the
 escape sequences of terminals: names and numbers in ASCII are found in any encoding that extends it, and in UTF-16.
 """
 

@@ -30,7 +30,7 @@ class MetricPattern:
     """A compiled pattern.
 
     Raises:
-        InvalidInputError: it is no regular expression of Python, or names no metric.
+        InvalidInputError: it is not a regular expression of Python, or names no metric.
     """
 
     def __init__(self, pattern: str, *, limit_s: float = LIMIT_S) -> None:
@@ -40,8 +40,8 @@ class MetricPattern:
             self._compiled = re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise InvalidInputError(
-                f"the pattern {pattern!r} is no regular expression: {error}; it is one of Python's module re, with a "
-                "group (?P<loss>...) for each metric"
+                f"the pattern {pattern!r} is not a regular expression: {error}; it is one of Python's module re, "
+                "with a group (?P<loss>...) for each metric"
             ) from None
         groups = self._compiled.groupindex
         if not groups:

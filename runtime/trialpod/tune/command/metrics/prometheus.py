@@ -17,7 +17,7 @@ _SAMPLE = re.compile(
 
 
 def samples(text: str) -> dict[str, Number]:
-    """Return the samples of a scrape; comments and what is no sample are passed over."""
+    """Return the samples of a scrape; comments and what is not a sample are passed over."""
     found = {}
     for line in text[:MAX_BYTES].splitlines():
         if line.lstrip().startswith("#"):

@@ -47,7 +47,7 @@ def pairs(line: str) -> dict[str, Number]:
 
 
 def json_numbers(line: str) -> dict[str, Number] | None:
-    """Return the numbers in a line that is one JSON object, nested ones as a/b; None when it is no such line.
+    """Return the numbers in a line that is one JSON object, nested ones as a/b; None when it is not such a line.
 
     A text that is a number counts: some programs write all values as texts. NaN and Infinity are taken as Python
     writes them.

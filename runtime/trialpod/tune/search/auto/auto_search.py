@@ -4,7 +4,7 @@ In this order: the user's points, evenly spread ones until `startup` points are 
 suggestions sixty by the model and forty at random: on the development tasks of benchmarks/quality the Gaussian
 process did better with that mix than with ten at random and ten near the best point. With a prior its center comes
 after the user's points, and a share of the others is drawn from it (`trialpod.tune.search.auto.prior`). Of an earlier
-experiment the best configs are tried, and what they have in common is such a prior: its values are no values of this
+experiment the best configs are tried, and what they have in common is such a prior: its values are not values of this
 experiment, which may have other data, so the model never sees them.
 
 Invariants:

@@ -10,7 +10,7 @@ Invariants:
 
 * The view is a function of the events, in their order; nothing in it is random.
 * Where the scheduler names rungs, a trial that was stopped counts at the last one that it reached: the iteration of
-  its end is no rung, and may have another unit. Only without such rungs trials are compared by that iteration.
+  its end is not a rung, and may have another unit. Only without such rungs trials are compared by that iteration.
 """
 
 from __future__ import annotations

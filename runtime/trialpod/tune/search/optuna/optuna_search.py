@@ -353,7 +353,7 @@ class OptunaSearch(LibrarySearcher):
             with _quiet():
                 self._run_function(trial)
         except ValueError as error:  # of FixedTrial: a parameter that the function asks for is not in the config
-            raise InvalidInputError(f"OptunaSearch: {config!r} is no point of the space: {error}") from error
+            raise InvalidInputError(f"OptunaSearch: {config!r} is not a point of the space: {error}") from error
         return dict(trial.params)
 
     def _config(self, number: int, values: Values) -> dict[str, Any]:

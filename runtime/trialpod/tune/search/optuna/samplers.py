@@ -133,7 +133,7 @@ def _crossover(optuna: Any, given: Any) -> Any:
 def _grid(space: FlatSpace | None) -> dict[str, list[Any]]:
     if space is None:
         raise InvalidInputError(
-            "OptunaSearch: sampler 'grid' needs a search space that is no function", parameter="sampler"
+            "OptunaSearch: sampler 'grid' needs a search space that is not a function", parameter="sampler"
         )
     from trialpod.tune.search.optuna.static_space import outer
 

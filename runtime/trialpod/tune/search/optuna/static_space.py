@@ -1,7 +1,7 @@
 """Search spaces and points in Optuna's terms.
 
 Optuna sees the values that users wrote where it can (whole numbers with their step, plain options of a choice), and
-positions where it cannot: of the grid of a quantised float or of logarithmic steps, and of options that are no plain
+positions where it cannot: of the grid of a quantised float or of logarithmic steps, and of options that are not plain
 data.
 """
 

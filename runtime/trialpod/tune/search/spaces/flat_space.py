@@ -91,7 +91,7 @@ class Dimension:
             return float(value)
         number = round(value / self.q) if self.q is not None else int(value)
         if not self.low <= number <= self.high or not math.isclose(number * (self.q or 1), value, abs_tol=1e-9):
-            raise InvalidInputError(f"{self.name}: {value!r} is no value of {self.domain!r}")
+            raise InvalidInputError(f"{self.name}: {value!r} is not a value of {self.domain!r}")
         return number
 
     def canonical(self, number: Any) -> Any:
@@ -185,12 +185,12 @@ class FlatSpace:
         return variant.config, resolved
 
     def encode(self, config: Any, *, partial: bool = False, fitting: bool = False) -> Values:
-        """Return the point of a config; values that are no dimension are not looked at.
+        """Return the point of a config; values that are not dimensions are not looked at.
 
         Args:
             config: of a trial, perhaps of another space.
             partial: leave out what is missing.
-            fitting: leave out what is missing, and what is no value of its dimension.
+            fitting: leave out what is missing, and what is not a value of its dimension.
         """
         values: Values = {}
         known: dict[str, Any] = dict(config)

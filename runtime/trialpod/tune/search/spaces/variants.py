@@ -324,7 +324,7 @@ def grid_values(grid: Any) -> Any:
     """Return the values of what `is_grid` takes for a grid."""
     values = grid.categories if isinstance(grid, Categorical) else grid["grid_search"]
     if not under_ray():
-        return values  # what is no list is refused with its path
+        return values  # what is not a list is refused with its path
     if isinstance(values, str):
         return list(values)
     if not hasattr(values, "__iter__"):
