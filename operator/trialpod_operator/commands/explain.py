@@ -133,7 +133,9 @@ def data(trial: Trial, experiment: ReadExperiment, decisions: list[Decision]) ->
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("trial", metavar="TRIAL", help="a trial's id or name, or the beginning of one")
+    parser.add_argument(
+        "trial", metavar="TRIAL", help="a trial's number, id or name, or the beginning of an id or a name"
+    )
     parser.add_argument(
         "location",
         metavar="DIR|URI|NAME",

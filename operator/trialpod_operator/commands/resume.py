@@ -8,7 +8,6 @@ import shlex
 from trialpod.cli.command import Command
 from trialpod.cli.program import program
 from trialpod.errors import InvalidInputError
-from trialpod_operator.cluster import names
 from trialpod_operator.commands import target
 from trialpod_operator.commands.stop import refuse_ended
 
@@ -20,6 +19,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Resume a suspended experiment."""
+    from trialpod_operator.api.reasons import Reason
+    from trialpod_operator.cluster.annotations import stop_is_asked
+
     location = target.experiment_location(options.name, options)
     if location is not None:
         return _explain_local(location)
@@ -27,8 +29,8 @@ def run(options: argparse.Namespace) -> int:
         item = api.get(options.name)
         flags = target.cluster_flags(options, api.namespace)
         refuse_ended(item, "resumed", more=f"{options.name} {flags}")
-        stopping = names.STOP_ANNOTATION in (item["metadata"].get("annotations") or {})
-        if stopping:
+        conditions = (item.get("status") or {}).get("conditions") or ()
+        if stop_is_asked(item["metadata"]) or any(each.get("reason") == Reason.STOPPING for each in conditions):
             raise InvalidInputError(
                 f"{options.name} is being stopped, which cannot be undone; when it has ended, raise "
                 "spec.numSamples to continue it"

@@ -386,6 +386,19 @@ def test_stopping_names_the_generation_that_is_to_stop(server: ApiServer, trialp
     assert "cannot be undone" in trialpod("resume", "climb", status=2)
 
 
+def test_an_experiment_that_was_stopped_and_continued_resumes(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    trialpod("stop", "climb")
+    trialpod("suspend", "climb")
+    climb = server.experiment("climb")
+    climb["metadata"]["generation"] += 1  # of more samples
+    assert "climb resumes" in trialpod("resume", "climb")
+    trialpod("suspend", "climb")
+    climb["metadata"]["annotations"] = {}
+    climb["status"] = {"conditions": [{"type": "Ready", "status": "True", "reason": "Stopping"}]}
+    assert "cannot be undone" in trialpod("resume", "climb", status=2)
+
+
 class TestRetry:
     def test_asks_for_all_failed_trials(self, server: ApiServer, trialpod: Run) -> None:
         server.put("tuneexperiments", climbing(trials={"error": 1, "done": 2, "total": 4}))

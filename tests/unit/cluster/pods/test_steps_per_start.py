@@ -140,7 +140,7 @@ class TestAssignment:
             pods = Pods()
             pods.make_idle(1, first=10_000)
             moved = attempt(1)
-            pods.reuse.take(moved)
+            pods.idle_pods.take(moved)
             pods.pods.bind(moved)
             request = AssignmentRequest(runner="d75de_10000/1", pid=1, hostname="h", afresh=True)
             answer = Assignments(pods.pods).assign(request)
