@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trialpod.protocol.http import SILENCE_S
+from trialpod.protocol.http import IO_TIMEOUT_S
 from trialpod.protocol.messages import (
     AssignmentAnswer,
     AssignmentRequest,
@@ -228,7 +228,7 @@ class Line:
         async with asyncio.timeout(60):
             status = 0
             while status < 200:  # until then it says that it is active
-                async with asyncio.timeout(SILENCE_S):
+                async with asyncio.timeout(IO_TIMEOUT_S):
                     lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 status = int(lines[0].split()[1])
             fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}

@@ -121,7 +121,7 @@ def test_a_server_that_is_killed_in_mid_upload_and_started_again(server: MinioSe
         trial = Trial(server, tmp_path, "killed", endpoint=proxy.endpoint)
         trial.take(0, 1000)
         trial.take(1)
-        trial.writer.settle(1)  # returns although nothing can be stored: training continues
+        trial.writer.wait_committed_or_unavailable(1)  # returns although nothing can be stored: training continues
         assert proxy.cuts == 1
         server.start()
         assert trial.drained()
@@ -172,7 +172,7 @@ def test_a_full_disk_of_the_server_until_it_has_space(tmp_path: Path, caplog: py
             trial = Trial(full, tmp_path, "full")
             trial.take(0, 1000)
             trial.take(1, 30 * MEBIBYTE)
-            trial.writer.settle(1)
+            trial.writer.wait_committed_or_unavailable(1)
             assert trial.told == ["checkpoint_000000"]
             mount(data, "remount,size=300m")
             assert trial.drained()
@@ -213,7 +213,7 @@ def test_a_user_who_is_locked_out_and_in_again(
     assert trial.drained()
     admin.set_status("trainer", "disabled")
     trial.take(1, 1000)
-    trial.writer.settle(1)
+    trial.writer.wait_committed_or_unavailable(1)
     assert trial.told == ["checkpoint_000000"]
     admin.set_status("trainer", "enabled")
     assert trial.drained()

@@ -140,7 +140,7 @@ def test_server_killed_in_mid_upload_costs_only_time(server: MinioServer, source
     writer.submit(msgspec.structs.replace(first, name="checkpoint_000001", index=1, size=size))
     server.kill()
     assert told == []
-    writer.settle(1)  # returns although nothing is stored: training continues
+    writer.wait_committed_or_unavailable(1)  # returns although nothing is stored: training continues
     server.start()
     assert writer.drain(lambda: None)
     assert told == ["checkpoint_000001", "checkpoint_000000"]

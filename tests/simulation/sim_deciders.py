@@ -107,7 +107,7 @@ def run_decider(client: ReportClient) -> int:
 
     def call(request: DecisionRequest) -> DecisionAnswer:
         while True:
-            client.pause()
+            client.wait_until_allowed()
             try:
                 with client.lock:
                     return client.call("decisions", encode(request), decode_answer, timeout_s=50.0)

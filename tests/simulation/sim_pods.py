@@ -19,7 +19,7 @@ from sim_witness import Track, Witness
 
 from trialpod import variables
 from trialpod.protocol import client as client_module
-from trialpod.protocol.http import SILENCE_S, TransportError
+from trialpod.protocol.http import IO_TIMEOUT_S, TransportError
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner import main as runner_main
 from trialpod.runner.preemption import PreemptionWatch
@@ -151,7 +151,7 @@ class SimConnection:
             world.pods.record_sent(self.process, body)
         world.env(network_send, network, call, path, body, self.caller, label)
         until = kernel().now + (timeout_s or TIMEOUT_S)
-        while not call.over and kernel().now < (patient_until := min(until, call.heard_s + SILENCE_S)):
+        while not call.over and kernel().now < (patient_until := min(until, call.heard_s + IO_TIMEOUT_S)):
             kernel().park(patient_until - kernel().now)
         call.close()
         self.process.point("after a call")

@@ -24,7 +24,7 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Supply
 from trialpod.storage.s3.providers import provider_for
 from trialpod.storage.s3.storage import parse_uri
-from trialpod.storage.s3.sts import MOST_POLICY_CHARACTERS, StsRefusedError, assume_role
+from trialpod.storage.s3.sts import MAX_POLICY_CHARACTERS, StsRefusedError, assume_role
 from trialpod_operator.api.models import ScopedCredentials
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.status.conditions import Problem
@@ -218,9 +218,9 @@ def session_policy(trial: str, source: str = "", pickle: str = "") -> str:
     if readable:
         statements.append(_allow(["s3:GetObject"], readable))
     text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"), ensure_ascii=False)
-    if len(text) > MOST_POLICY_CHARACTERS:
+    if len(text) > MAX_POLICY_CHARACTERS:
         raise InvalidInputError(
-            f"the policy for the trial's keys would have {len(text)} characters, and {MOST_POLICY_CHARACTERS} are "
+            f"the policy for the trial's keys would have {len(text)} characters, and {MAX_POLICY_CHARACTERS} are "
             f"allowed, because the names in {trial} are too long; use a shorter spec.storage.uri"
         )
     return text

@@ -13,7 +13,7 @@ from trialpod import __version__, variables
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import PROTOCOL_VERSION
 from trialpod.storage.registry import storage_class
-from trialpod.storage.s3.sts import LEAST_S, MOST_S
+from trialpod.storage.s3.sts import MAX_DURATION_S, MIN_DURATION_S
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods.build import PodOptions
@@ -191,7 +191,7 @@ def _scoped(env: Mapping[str, str]) -> ScopedCredentials:
         duration=env.get(variables.STS_DURATION) or None,
         sts_endpoint=env.get(variables.STS_ENDPOINT) or None,
     )
-    if not LEAST_S <= found.duration_seconds <= MOST_S:
+    if not MIN_DURATION_S <= found.duration_seconds <= MAX_DURATION_S:
         raise InvalidInputError(f"TRIALPOD_STS_DURATION is {found.duration!r}; stores allow 15m to 12h")
     return found
 

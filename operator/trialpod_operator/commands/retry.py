@@ -21,7 +21,7 @@ from trialpod_operator.commands import target
 from trialpod_operator.view.rerun import rerun_arguments
 
 if TYPE_CHECKING:
-    from trialpod.storage.lock import LockHolder
+    from trialpod.storage.lock import LockOwner
     from trialpod_operator.view.reading import ReadExperiment
 
 Json = dict[str, Any]
@@ -140,7 +140,7 @@ def _retry_here(location: str, options: argparse.Namespace) -> NoReturn:
     os.execv(sys.executable, [sys.executable, own, *arguments])
 
 
-def retry_arguments(holder: LockHolder | None, folder: Path, ids: list[str], *, from_scratch: bool) -> list[str]:
+def retry_arguments(holder: LockOwner | None, folder: Path, ids: list[str], *, from_scratch: bool) -> list[str]:
     """Return the arguments of `trialpod` that run an experiment as before and retry what failed.
 
     Args:

@@ -310,7 +310,7 @@ class Decider:
 def _call(client: ReportClient, request: DecisionRequest) -> DecisionAnswer:
     body = encode(request)
     while True:
-        client.pause()
+        client.wait_until_allowed()
         try:
             with client.lock:
                 return client.call("decisions", body, decode_answer, timeout_s=CALL_TIMEOUT_S)

@@ -116,7 +116,7 @@ class LocalBackend:
             raise KeyboardInterrupt
         return self.load(str(directory))
 
-    def settle(self, request: ExperimentRequest, if_exists: str) -> bool:
+    def resolve_existing(self, request: ExperimentRequest, if_exists: str) -> bool:
         """Decide what happens to an existing experiment; return whether `run` resumes it.
 
         Raises:
@@ -136,7 +136,7 @@ class LocalBackend:
                 request.resources
             )
         existing = Existing(directory, stored, _ways(script), storage)
-        return existing.settle({"definition": describe(request)}, if_exists)
+        return existing.resolve({"definition": describe(request)}, if_exists)
 
     def load(self, path: str) -> ExperimentOutcome:
         """Read what is known of the experiment in the directory or at the URI `path`."""

@@ -63,7 +63,7 @@ class Existing:
     storage: Storage | None = None
     tell: Callable[[str], None] = notify
 
-    def settle(self, document: Mapping[str, Any], if_exists: str = RESUME) -> bool:
+    def resolve(self, document: Mapping[str, Any], if_exists: str = RESUME) -> bool:
         """Return True to continue with it; False when a new experiment has its name now.
 
         Args:

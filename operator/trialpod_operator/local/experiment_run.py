@@ -151,7 +151,7 @@ def _plan_of(
     if stored is None:
         return plan
     existing = Existing(directory, stored, options.ways, storage, options.wait)
-    if existing.settle(plan.document, options.if_exists):
+    if existing.resolve(plan.document, options.if_exists):
         return plan
     return _checked_plan(make_plan, directory, machine_resources)[0]
 

@@ -16,7 +16,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage
 from trialpod.storage.journal.follower import JournalFollower
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod.storage.lock import LockHolder, is_lock_user, lock_users, read_holder
+from trialpod.storage.lock import LockOwner, is_lock_user, lock_users, read_owner
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod_operator.display.engine_view import build_row, build_view
 from trialpod_operator.display.view import ExperimentView, TrialRow
@@ -178,7 +178,7 @@ class Activity:
         known: whether this machine can tell; it cannot of an experiment in a bucket.
     """
 
-    holder: LockHolder | None
+    holder: LockOwner | None
     runs: bool
     orphans: tuple[int, ...] = ()
     known: bool = True
@@ -207,7 +207,7 @@ def activity(directory: Path, *, orphans: bool = True) -> Activity:
         directory: the experiment's.
         orphans: look for them too, if that process has ended: at every descriptor of every process.
     """
-    holder = read_holder(directory)
+    holder = read_owner(directory)
     runs = holder is not None and holder.host == socket.gethostname() and is_lock_user(directory, holder.pid)
     return Activity(holder, runs, tuple(lock_users(directory)) if orphans and not runs else ())
 

@@ -6,14 +6,14 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from trialpod.storage.lock import LockHolder
+from trialpod.storage.lock import LockOwner
 from trialpod_operator.display.words import one_line
 
 ONE_RUN = frozenset({"--fresh", "--retry-failed", "--from-scratch"})
 ONE_RUN_WITH_VALUE = frozenset({"--retry-trial"})
 
 
-def rerun_arguments(holder: LockHolder, options: Sequence[str] = ()) -> list[str] | None:
+def rerun_arguments(holder: LockOwner, options: Sequence[str] = ()) -> list[str] | None:
     """Return the arguments of `trialpod` that run an experiment again; None when `trialpod run` did not run it.
 
     Args:
@@ -34,7 +34,7 @@ def rerun_arguments(holder: LockHolder, options: Sequence[str] = ()) -> list[str
     return [*kept, *options, *words[end:]]
 
 
-def rerun_command(holder: LockHolder | None, options: Sequence[str] = ()) -> str:
+def rerun_command(holder: LockOwner | None, options: Sequence[str] = ()) -> str:
     """Return the command that runs an experiment again, for people; empty when it is not known.
 
     Args:

@@ -298,7 +298,7 @@ class AttemptLink:
         """Make calls in this thread until `satisfied`."""
         client = self._client
         while True:
-            client.pause()
+            client.wait_until_allowed()
             with client.lock:
                 if self._broken is not None:
                     raise self._broken
@@ -327,7 +327,7 @@ class AttemptLink:
                 self._beat()
 
     def _beat(self) -> None:
-        self._client.pause()
+        self._client.wait_until_allowed()
         with self._client.lock:
             if self._broken is not None:
                 raise self._broken

@@ -1,17 +1,16 @@
-"""The calls of an attempt process to the report service: asks for work, and hands out the link of one attempt.
+"""The client of the report service: requests with retries, for runners and the decider.
 
 Invariants:
 
 * A call that got no answer, or a 5xx, is repeated with backoff and jitter for as long as it takes: an unreachable
-  server is never the trial's error. A 4xx is final and carries the server's words, but for those that time heals:
-  a token that is not accepted (401: the file is read again, and both tokens and servers come back) and too many
-  calls (429).
+  server is never the trial's error. A 4xx is final and carries the server's words, except 401 (the token's
+  file is read again), 408, 425 and 429.
 * An answer that is not the report service's (a proxy's, garbled, or one that cannot be true) is ignored,
   and the call is repeated.
 * No call is made before the moment that the server asked to wait for (Retry-After).
 * Of several servers one serves the experiment. The answer 421 names it, and calls go there until it does not answer
   or refuses for now; then they go to the address again, whose servers know better.
-* One connection per process, used under one lock. It is never held while sleeping.
+* One connection per client, used under one lock. It is never held while sleeping.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _MAX_RETRY_AFTER_S = 300.0
 _UNESCAPED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
 _CALLS: tuple[messages.Call, ...] = ("assignment", "report", "credentials", "decisions")
 _ASSIGNMENT_TIMEOUT_S = 300.0
-_LOG_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 
 
 class RefusedError(TrialpodError):
@@ -93,7 +92,7 @@ class ReportClient:
         self._paths = {call: messages.path(_escaped(experiment), call) for call in _CALLS}
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_assignment = msgspec.msgpack.Decoder(messages.AssignmentAnswer).decode
-        self._complained_at: float | None = None
+        self._warned_at: float | None = None
 
     def assignment(self, request: messages.AssignmentRequest) -> messages.AssignmentAnswer:
         """Ask for work, for as long as it takes to get an answer.
@@ -103,7 +102,7 @@ class ReportClient:
         """
         body = self._encode(request)
         while True:
-            self.pause()
+            self.wait_until_allowed()
             try:
                 with self.lock:
                     return self.call("assignment", body, self._read_assignment, timeout_s=_ASSIGNMENT_TIMEOUT_S)
@@ -152,11 +151,11 @@ class ReportClient:
                 # An answer that says when to retry knows better than the number of failures.
                 delay = asked_s if status == _UNAVAILABLE else max(delay, asked_s)
             self.not_before = self.clock() + delay
-            self._complain(error)
+            self._warn_unreachable(error)
             raise
-        if self._complained_at is not None:
+        if self._warned_at is not None:
             log.warning("the report service answers again")
-            self._complained_at = None
+            self._warned_at = None
         self._backoff.succeeded()
         self.not_before = 0.0
         if refusal is not None:
@@ -198,7 +197,7 @@ class ReportClient:
         """Return the message's MessagePack."""
         return self._encode(message)
 
-    def pause(self) -> None:
+    def wait_until_allowed(self) -> None:
         """Wait until another try is due."""
         while (delay := self.not_before - self.clock()) > 0:
             self.sleep(delay)
@@ -208,11 +207,11 @@ class ReportClient:
         with self.lock:
             self._connection.close()
 
-    def _complain(self, error: TransportError) -> None:
+    def _warn_unreachable(self, error: TransportError) -> None:
         now = self.clock()
         # One lost connection is routine; only what lasts is worth a line, and not one for every try.
-        if self._backoff.failures >= 3 and (self._complained_at is None or now - self._complained_at >= _LOG_EVERY_S):
-            self._complained_at = now
+        if self._backoff.failures >= 3 and (self._warned_at is None or now - self._warned_at >= _LOG_INTERVAL_S):
+            self._warned_at = now
             log.warning("%s; results are kept, and sending is retried", error)
 
 

@@ -7,15 +7,15 @@ time limit for a whole answer.
 
 Invariants:
 
-* A call ends within its time, also when the server continues to send a byte now and then; and after `SILENCE_S` in
-  which nothing comes, not even the sign that the server is active: one that is stopped, or hangs, has the kernel
-  acknowledge what it is sent, and another process may have taken over long ago.
+* A call ends within its timeout even if the server trickles bytes, and after `IO_TIMEOUT_S` without data or an
+  interim answer 102. TCP alone does not detect a server that hangs: its kernel still acknowledges, and another
+  process may have taken over long ago.
 * A body has a Content-Length, in both directions; anything else is refused, never guessed.
 * After any error, or an exception out of a signal handler, the connection is closed: half an answer can never be
   taken for the answer to the next request.
 * A request is sent a second time only when a kept-alive connection turned out to be dropped before the first byte
   of the answer. Callers send only what the server may receive twice.
-* A server to which requests were redirected proves that it is the address's, by its certificate, before it gets any.
+* A server to which requests were redirected must present a certificate for the original address before it gets any.
 * The certificates to trust are read again for each connection: an authority that replaces its own is followed by a
   process that runs for days.
 """
@@ -31,7 +31,7 @@ from trialpod.errors import InvalidInputError, TrialpodError
 MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_DIGITS = 18
-SILENCE_S = 7.5
+IO_TIMEOUT_S = 7.5
 _MAX_INTERIM = 256
 _KEEPALIVE_S, _KEEPALIVE_PROBES = 5, 2
 _UNACKNOWLEDGED_MS = 10_000
@@ -56,8 +56,8 @@ class Connection:
     Args:
         address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
         timeout_s: seconds that it may take to send a request, and as many that the whole of its answer may take.
-        silence_s: seconds in which the server takes or sends nothing, after which it is given up.
-        connect_timeout_s: seconds until the connection must stand.
+        io_timeout_s: seconds in which the server takes or sends nothing, after which it is given up.
+        connect_timeout_s: seconds that connecting may take.
         max_answer_bytes: largest body that is accepted.
         authorization: gives the value of the Authorization header for each request; a token may change over time.
         ca_file: certificates to trust for https instead of the system's; read again for each connection.
@@ -74,7 +74,7 @@ class Connection:
         address: str,
         *,
         timeout_s: float = 60.0,
-        silence_s: float = SILENCE_S,
+        io_timeout_s: float = IO_TIMEOUT_S,
         connect_timeout_s: float = 10.0,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         authorization: Callable[[], str] | None = None,
@@ -82,13 +82,13 @@ class Connection:
     ) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._silence_s = silence_s
+        self._io_timeout_s = io_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._authorization = authorization
         self._ca_file = ca_file
         self._scheme, self._target, self._host = _parse(address)
-        self._elsewhere = ""
+        self._redirect_target = ""
         self._socket: socket.socket | None = None
         self.retry_after_s = None
 
@@ -126,8 +126,8 @@ class Connection:
             self.close()
             if error.errno:
                 what = "cannot be reached"
-            elif timeout > self._silence_s and time.monotonic() - began < timeout:
-                what = f"did not answer {path}, nor say that it is active, for {self._silence_s:g} s"
+            elif timeout > self._io_timeout_s and time.monotonic() - began < timeout:
+                what = f"did not answer {path}, nor say that it is active, for {self._io_timeout_s:g} s"
             else:
                 what = f"did not answer {path} within {timeout:g} s"
             raise TransportError(f"{self.address} {what}") from None
@@ -152,9 +152,9 @@ class Connection:
             raise TransportError(
                 f"{self.address} sends this process to {target[:100]!r}, which is not a host and port"
             )
-        if target != self._elsewhere:
+        if target != self._redirect_target:
             self.close()
-            self._elsewhere = target
+            self._redirect_target = target
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -172,7 +172,7 @@ class Connection:
                 connection.close()
                 raise
             return connection
-        host, _, port = (self._elsewhere or self._target).rpartition(":")
+        host, _, port = (self._redirect_target or self._target).rpartition(":")
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=self._connect_timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
@@ -201,7 +201,7 @@ class Connection:
         if self._socket is None:
             self._socket = self._connect()
         connection = self._socket
-        patience = min(timeout, self._silence_s)
+        patience = min(timeout, self._io_timeout_s)
         if connection.gettimeout() != patience:
             connection.settimeout(patience)
         try:
@@ -253,7 +253,7 @@ class Connection:
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        connection.settimeout(min(left, self._silence_s))
+        connection.settimeout(min(left, self._io_timeout_s))
         data = connection.recv(262144)
         if not data:
             raise TransportError(f"{self.address} closed the connection in the middle of an answer")

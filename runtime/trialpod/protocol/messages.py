@@ -18,7 +18,8 @@ The attempt always calls out. It knows these calls, all ``POST`` below ``/v1/{ex
 Invariants:
 
 * The results of one attempt are numbered 1, 2, 3, ... without gaps (`ReportRequest.first` is the number of the first
-  in the batch). The server ignores numbers that it has, and refuses a gap. So a batch can be sent again at will.
+  in the batch). The server ignores numbers that it has, and a batch after a gap: `received` in the answer says
+  from where to send again. So a batch can be sent again at will.
 * The runner keeps a result until its number is `durable`.
 * A result that meets a horizon is the last one of its batch; the attempt waits for that batch's answer.
 * An attempt that is answered `superseded` exits at once and does not touch storage again.

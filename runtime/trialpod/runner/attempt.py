@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-_LOG_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 _OUTCOMES: dict[DecisionKind, Outcome] = {"stop": "stopped", "pause": "paused", "exploit": "exploited"}
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _Found = TypeVar("_Found")
@@ -221,7 +221,7 @@ class Attempt:
         if checkpoint is not None:
             self._commits.submit(checkpoint)
             if waits:
-                self._commits.settle(checkpoint.index)
+                self._commits.wait_committed_or_unavailable(checkpoint.index)
         elif self._commit_queue_or_none is not None:
             self._commit_queue_or_none.check()
         if done:
@@ -473,7 +473,7 @@ class Attempt:
                 return call()
             except StorageUnavailableError as error:
                 self.link.check()
-                if logged is None or self._clock() - logged >= _LOG_EVERY_S:
+                if logged is None or self._clock() - logged >= _LOG_INTERVAL_S:
                     logged = self._clock()
                     log.warning("%s; %s when the storage answers", error, then)
                 self._sleep(backoff.failed())

@@ -2,10 +2,10 @@
 
 Invariants:
 
-* A step that has finished is reported, also when the process was asked to end; then a checkpoint is made and the
+* A step that has finished is reported. After SIGTERM the last step is checkpointed and reported, and the
   attempt ends.
 * The state is saved before the result that it belongs to is sent; the checkpoint is committed after that, while the
-  next step runs.
+  next step runs. When the answer pauses or preempts the trial, the state is saved after it.
 * When the trial is to follow another one, nothing is saved: the state is of no use any more.
 """
 
@@ -48,7 +48,7 @@ class ClassRunner:
         self._warned = False
 
     @property
-    def takes_over(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether the object can continue with another config."""
         trainable = self.trainable
         return trainable is not None and type(trainable).reset_config is not Trainable.reset_config
@@ -99,7 +99,7 @@ class ClassRunner:
 
     def _loop(self, trainable: Trainable) -> Outcome:
         attempt, rules = self._attempt, self._attempt.assignment.checkpoint_rules
-        if self._taken_away():
+        if self._preempted():
             # Before the first step there is nothing new to save.
             return "preempted"
         attempt.judge_alone()
@@ -121,14 +121,14 @@ class ClassRunner:
                 rules.frequency > 0 and result["training_iteration"] % rules.frequency == 0
             ):
                 info = self._save(trainable, result)
-            elif rules.at_end if done else (self._taken_away() or self._decides(result)):
+            elif rules.at_end if done else (self._preempted() or self._needs_horizon_checkpoint(result)):
                 # Saved before it is sent: at a horizon, the answer may come too late.
                 info = self._save_if_possible(trainable, result)
             if self._as_ray:  # where the results of a class do not name its checkpoints
                 result.pop("checkpoint_dir_name", None)
             outcome = attempt.send(result, info, done)
             if outcome is None:
-                if not self._taken_away():
+                if not self._preempted():
                     continue
                 outcome = "preempted"
             if info is None and (
@@ -139,11 +139,11 @@ class ClassRunner:
                     attempt.announce(info)
             return outcome
 
-    def _decides(self, result: dict[str, Any]) -> bool:
+    def _needs_horizon_checkpoint(self, result: dict[str, Any]) -> bool:
         """Whether others may resume from what the trial is now."""
         return self._attempt.assignment.saves_at_horizon and self._attempt.at_horizon(result)
 
-    def _taken_away(self) -> bool:
+    def _preempted(self) -> bool:
         return self._attempt.preempted
 
     def _save(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo:

@@ -67,7 +67,7 @@ def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[st
             _drive(output, session)
         else:
             _report_output(output, session, "returned")
-        session.settle()
+        session.flush_offered_checkpoint()
     except TrialStopped as stopped:
         return stopped.cause
     except StopIteration:

@@ -43,16 +43,20 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
     if found is None:
         _activate(os.environ.get(variables.COMPAT, ""))
         if ref.modules:
-            folders.insert(0, _written(ref.modules))
+            folders.insert(0, _write_modules(ref.modules))
         for folder in reversed(folders):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
         if ref.entrypoint is not None:
-            found = _checked(load_entrypoint(ref.entrypoint, folders), f"the entry point {ref.entrypoint!r}")
+            found = _require_trainable(
+                load_entrypoint(ref.entrypoint, folders), f"the entry point {ref.entrypoint!r}"
+            )
         elif ref.source is not None:
             found = _from_source(ref.source, ref.attribute)
         elif ref.pickle is not None:
-            found = _checked(_from_pickle(ref.pickle, ref.sha256, storage_options), f"the pickle {ref.pickle}")
+            found = _require_trainable(
+                _from_pickle(ref.pickle, ref.sha256, storage_options), f"the pickle {ref.pickle}"
+            )
         elif ref.command is not None:
             from trialpod.tune.command.command import Command
 
@@ -65,7 +69,7 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
     return found
 
 
-def _written(modules: dict[str, str]) -> str:
+def _write_modules(modules: dict[str, str]) -> str:
     """Write Python files into a new folder and return that."""
     import tempfile
 
@@ -99,7 +103,7 @@ def _activate(wanted: str) -> None:
         raise TrainableError(str(error)) from error
 
 
-def _checked(found: object, what: str) -> Loaded:
+def _require_trainable(found: object, what: str) -> Loaded:
     if isinstance(found, type):
         if issubclass(found, Trainable):
             return found
@@ -115,7 +119,7 @@ def _checked(found: object, what: str) -> Loaded:
     return found
 
 
-def _raised(what: str, error: BaseException) -> TrainableError:
+def _import_error(what: str, error: BaseException) -> TrainableError:
     from trialpod.runner.failure import one_line
 
     if isinstance(error, SyntaxError):
@@ -181,7 +185,7 @@ def _import(name: str, own: list[str]) -> ModuleType:
         ) from error
     # The user's module may end its import in any way, including sys.exit().
     except BaseException as error:
-        raise _raised(f"importing {name!r}", error) from error
+        raise _import_error(f"importing {name!r}", error) from error
 
 
 def _files_hint(name: str, folders: list[str]) -> str:
@@ -219,10 +223,10 @@ def _from_source(source: str, attribute: str | None) -> Loaded:
             exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
         except BaseException as error:
             del sys.modules[name]
-            raise _raised("the inline source", error) from error
+            raise _import_error("the inline source", error) from error
     if attribute is not None:
         try:
-            return _checked(getattr(module, attribute), f"{attribute!r} of the inline source")
+            return _require_trainable(getattr(module, attribute), f"{attribute!r} of the inline source")
         except AttributeError:
             raise TrainableError(_missing("the inline source", attribute, module)) from None
     return _only_trainable(module, source)

@@ -261,8 +261,8 @@ class _Process:
         keeps = False
         try:
             outcome = runner.run(trainable)
-            reuses = assignment.reuse and (runner.takes_over or not self._shares_pod(assignment))
-            keeps = reuses or (outcome == "exploited" and runner.takes_over)
+            reuses = assignment.reuse and (runner.is_reusable or not self._shares_pod(assignment))
+            keeps = reuses or (outcome == "exploited" and runner.is_reusable)
         finally:
             if keeps:
                 self._kept = (ref, runner)

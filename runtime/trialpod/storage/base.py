@@ -43,7 +43,7 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageDeniedError(StorageUnavailableError):
-    """The storage knows the caller and denies access until the right is granted."""
+    """The storage knows the caller and denies access until permission is granted."""
 
 
 class StorageCredentialsError(StorageUnavailableError):

@@ -4,7 +4,7 @@ Invariants:
 
 * A copy shares no inode with its source (it may share blocks, copy-on-write), so that later changes to the source
   never reach it. Symbolic links are followed: the copy has none.
-* Whatever is wrong with the source is a CheckpointError, whatever is wrong with the target a StorageError.
+* A source that cannot be read or vanishes is a CheckpointError, any error during the copy itself a StorageError.
 
 Own code instead of `shutil.copytree`, because training waits for the copy: ``copy_file_range`` clones blocks where
 the file system can (512 MB on Btrfs in less than a millisecond, `shutil` 0.7 s), and 1,000 files of 10 kB take half
@@ -237,7 +237,7 @@ def sync_tree(root: str, folders: Sequence[str], files: Sequence[str]) -> None:
 
 
 def write_synced(path: str, data: bytes) -> None:
-    """Write a file and bring it to the disk; its name is not there before its folder is synced.
+    """Write a file and bring it to the disk; its name survives a crash only once its folder is synced.
 
     Raises:
         OSError: as the system says it.

@@ -36,7 +36,7 @@ _MAX_ARGUMENTS = 16_384  # characters
 _HELD = (errno.EAGAIN, errno.EACCES)
 
 
-class LockHolder(msgspec.Struct):
+class LockOwner(msgspec.Struct):
     """Who took the lock.
 
     Attributes:
@@ -96,16 +96,16 @@ class ExperimentLock:
             deadline = clock() + timeout_s
             waiting = False
             while not self._try_lock(fd):
-                if clock() >= deadline or (for_orphans_only and self._owner_lives(fd)):
+                if clock() >= deadline or (for_orphans_only and self._owner_is_alive(fd)):
                     raise ExperimentLockedError(
-                        f"{self._directory} is in use: {self._describe_holder(fd)}. Wait for it to end or end it, or "
+                        f"{self._directory} is in use: {self._describe_owner(fd)}. Wait for it to end or end it, or "
                         "choose another experiment name or storage path"
                     )
                 if not waiting and on_wait is not None:
-                    on_wait(f"waiting for {self._directory}: {self._describe_holder(fd)}")
+                    on_wait(f"waiting for {self._directory}: {self._describe_owner(fd)}")
                 waiting = True
                 sleep(_POLL_S)
-            self._write_holder(fd)
+            self._write_owner(fd)
             os.set_inheritable(fd, True)
         except BaseException:
             os.close(fd)
@@ -150,12 +150,12 @@ class ExperimentLock:
             ) from error
         return True
 
-    def _write_holder(self, fd: int) -> None:
+    def _write_owner(self, fd: int) -> None:
         command = " ".join(" ".join(sys.orig_argv).split())[:_MAX_COMMAND]
         arguments = list(sys.orig_argv) if sum(map(len, sys.orig_argv)) <= _MAX_ARGUMENTS else []
         place = os.path.abspath(self._directory)
         now = time.time()
-        holder = LockHolder(os.getpid(), socket.gethostname(), now, command, arguments, _current_folder(), place)
+        holder = LockOwner(os.getpid(), socket.gethostname(), now, command, arguments, _current_folder(), place)
         data = _encoded(holder)
         try:
             os.ftruncate(fd, 0)
@@ -163,18 +163,18 @@ class ExperimentLock:
         except OSError as error:
             raise storage_error(error, "cannot write", self._path, len(data)) from error
 
-    def _read_holder(self, fd: int) -> LockHolder | None:
+    def _read_owner(self, fd: int) -> LockOwner | None:
         try:
-            return msgspec.json.decode(os.pread(fd, 65536, 0), type=LockHolder)
+            return msgspec.json.decode(os.pread(fd, 65536, 0), type=LockOwner)
         except msgspec.DecodeError:
             return None  # locked a moment ago: its holder has written nothing yet
 
-    def _owner_lives(self, fd: int) -> bool:
-        holder = self._read_holder(fd)
+    def _owner_is_alive(self, fd: int) -> bool:
+        holder = self._read_owner(fd)
         return holder is not None and (holder.host != socket.gethostname() or _alive(holder.pid))
 
-    def _describe_holder(self, fd: int) -> str:
-        holder = self._read_holder(fd)
+    def _describe_owner(self, fd: int) -> str:
+        holder = self._read_owner(fd)
         if holder is None:
             return "another process has just locked it"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.started))
@@ -189,13 +189,13 @@ class ExperimentLock:
         return text
 
 
-def _encoded(holder: LockHolder) -> bytes:
+def _encoded(holder: LockOwner) -> bytes:
     """Encode it; a command line that is not valid Unicode is left out."""
     try:
         return msgspec.json.encode(holder) + b"\n"
     except UnicodeEncodeError:
         plain = holder.command.encode(errors="replace").decode()
-        return msgspec.json.encode(LockHolder(holder.pid, holder.host, holder.started, plain)) + b"\n"
+        return msgspec.json.encode(LockOwner(holder.pid, holder.host, holder.started, plain)) + b"\n"
 
 
 def _current_folder() -> str:
@@ -205,10 +205,10 @@ def _current_folder() -> str:
         return ""
 
 
-def read_holder(directory: Path) -> LockHolder | None:
+def read_owner(directory: Path) -> LockOwner | None:
     """Return the last process that took the lock of a directory, which may have ended; None if none has."""
     try:
-        return msgspec.json.decode((directory / TRIALPOD_DIR / LOCK_FILE).read_bytes(), type=LockHolder)
+        return msgspec.json.decode((directory / TRIALPOD_DIR / LOCK_FILE).read_bytes(), type=LockOwner)
     except (OSError, msgspec.DecodeError):
         return None
 

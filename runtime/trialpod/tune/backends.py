@@ -101,9 +101,9 @@ class Backend(Protocol):
     own modules are not, so their code travels with the Trainable), ``default_name(trainable_name, now)`` (the name of
     an experiment that was given none), ``attaches(path)`` (True: running a script again continues with the experiment
     of that name), ``prepare_storage(path)`` (called before anything is read from a path; it may register a route
-    to its server) and ``settle(request, if_exists)``, which is called before anything is written for an experiment
-    that is there already: it refuses what was changed and must not be, or moves the old results aside, and returns
-    whether `run` resumes.
+    to its server) and ``resolve_existing(request, if_exists)``, which is called before anything is written for an
+    experiment that is there already: it refuses what was changed and must not be, or moves the old results aside,
+    and returns whether `run` resumes.
     """
 
     def run(self, request: ExperimentRequest) -> ExperimentOutcome:

@@ -15,7 +15,7 @@ from trialpod.errors import InvalidInputError, WrongTypeError, nearest, refuse_s
 
 log = logging.getLogger(__name__)
 
-LARGEST = 1024 * 1024
+MAX_REGISTERED_BYTES = 1024 * 1024
 """Bytes of something registered that still travels with every Trainable of the script."""
 
 
@@ -168,17 +168,17 @@ def _that_travel(named: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 class _Limit:
-    """Takes up to `LARGEST` bytes and keeps nothing."""
+    """Takes up to `MAX_REGISTERED_BYTES` bytes and keeps nothing."""
 
     def __init__(self) -> None:
-        self._left = LARGEST
+        self._left = MAX_REGISTERED_BYTES
 
     def write(self, data: Any) -> int:
         """Count the bytes."""
         self._left -= len(memoryview(data).cast("B"))
         if self._left < 0:
-            raise ValueError(f"it is larger than {LARGEST:,} bytes")
-        return LARGEST
+            raise ValueError(f"it is larger than {MAX_REGISTERED_BYTES:,} bytes")
+        return MAX_REGISTERED_BYTES
 
 
 def _arrived(trainable: Any, trainables: dict[str, Any], environments: dict[str, Any]) -> Any:

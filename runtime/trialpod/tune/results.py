@@ -1,11 +1,11 @@
 """The results of trials as data: read back from ``result.json``, flattened, summed up and ranked.
 
 ``result.json`` has one JSON object a line, in order of arrival, with NaN and Infinity as Python writes them; nested
-metrics are nested there, and have names such as "a/b" here. A trial
-that was retried from a checkpoint reports some iterations again; those rows count. What an earlier attempt reported
-after that checkpoint does not, also where it had come further than the later one.
+metrics are nested there, and have names such as "a/b" here. A retry goes back to a checkpoint: rows of the earlier
+attempt after it are dropped, even past the retry's last iteration.
 
-Ranking reads no file for the scope "last"; the other scopes read ``result.json`` of every trial.
+Ranking reads no file for the scope "last", unless a last value is not finite; the other scopes read
+``result.json`` of every trial.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, StorageError, nearest
 from trialpod.protocol.nested import find, flatten_row
+from trialpod.storage.layout import RESULT_FILE
 from trialpod.tune.plugins.repeats import source_of
 
 if TYPE_CHECKING:
     from trialpod.storage.base import Storage
     from trialpod.tune.outcomes import TrialOutcome
 
-RESULT_FILE = "result.json"
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 
 Scope = Literal["last", "all", "avg", "last-5-avg", "last-10-avg"]
@@ -37,7 +37,7 @@ def read_rows(trial: str, storage: Storage | None = None) -> list[dict[str, Any]
     if "://" not in trial:
         try:
             with open(path, encoding="utf-8") as stream:
-                return without_superseded(list(_parsed(stream, path)))
+                return without_rolled_back(list(_parsed(stream, path)))
         except FileNotFoundError:
             return []
     from trialpod.storage.base import KeyMissingError
@@ -48,7 +48,7 @@ def read_rows(trial: str, storage: Storage | None = None) -> list[dict[str, Any]
     except KeyMissingError:
         return []
     lines = (line.decode("utf-8", errors="replace") for line in data.splitlines(keepends=True))
-    return without_superseded(list(_parsed(lines, path)))
+    return without_rolled_back(list(_parsed(lines, path)))
 
 
 def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
@@ -68,7 +68,7 @@ def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
         yield flatten_row(row)
 
 
-def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_rolled_back(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows without those that a later attempt of the trial went back behind, or reported again.
 
     An exploit goes back too, with another config and from another trial's checkpoint: only what it reports again is

@@ -256,7 +256,7 @@ class Session:
             self._drop_offered()
         self._offered, self._removes = folder, remove
 
-    def settle(self) -> None:
+    def flush_offered_checkpoint(self) -> None:
         """Keep the folder that was offered after the last report, with the metrics of that one."""
         if self._offered is not None and self.over is None and not self.forked:
             result = dict(self._last) or {"training_iteration": self._iteration}

@@ -50,7 +50,7 @@ from trialpod.tune.result import ExperimentFailedError, failure
 from trialpod.tune.result_grid import ResultGrid
 from trialpod.tune.shipping.package import FILE as TRAINABLE_FILE
 from trialpod.tune.shipping.package import packed_trainable, pickled, unpickled, write_atomically, write_trainable
-from trialpod.tune.shipping.stored_objects import SMALLEST, ObjectSet, ValueFiles, read_values_from
+from trialpod.tune.shipping.stored_objects import MIN_STORED_BYTES, ObjectSet, ValueFiles, read_values_from
 from trialpod.tune.trainable.checks import checkpoint_rules, inspect_trainable
 from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 from trialpod.tune.tuner_arguments import (
@@ -287,7 +287,7 @@ class Tuner:
             location = claim(location, exact=self._is_named(overrides))
         folder = Path(location.directory, OUR_FOLDER)
         os.makedirs(folder, exist_ok=True)
-        if len(state) >= SMALLEST:
+        if len(state) >= MIN_STORED_BYTES:
             state = self._state(ValueFiles(folder))  # the backend brings them to a bucket
         write_atomically(Path(location.directory, TUNER_FILE), state)
         request = replace(
@@ -456,8 +456,8 @@ class Tuner:
         wanted: str = "resume"
         if self._resume is None and not overrides.resume:
             wanted = overrides.if_exists or self._run_config.if_exists or _default_if_exists()
-        settle = getattr(backend, "settle", None)
-        if settle is None:
+        resolve_existing = getattr(backend, "resolve_existing", None)
+        if resolve_existing is None:
             if wanted in ("fresh", "error"):
                 raise InvalidInputError(
                     f"RunConfig(if_exists={wanted!r}): there is an experiment of the name {request.name!r}; choose "
@@ -466,7 +466,7 @@ class Tuner:
             return True
         if wanted == "add" and request.storage_uri:
             return False  # under a name of its own: in a bucket nothing can be renamed
-        return bool(settle(request, wanted))
+        return bool(resolve_existing(request, wanted))
 
     def _request(self, location: Location, overrides: Overrides) -> ExperimentRequest:
         tuning, running, facts = self._tune_config, self._run_config, self._facts

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.lock import LockHolder
+from trialpod.storage.lock import LockOwner
 from trialpod_operator.commands.retry import retry_arguments
 from trialpod_operator.view.reading import Activity
 
 FOLDER = Path("/home/ada/tune/trialpod-results/exp")
 
 
-def ran(*arguments: str, directory: str = str(FOLDER)) -> LockHolder:
-    return LockHolder(1, "here", 0.0, " ".join(arguments), list(arguments), "/home/ada/tune", directory)
+def ran(*arguments: str, directory: str = str(FOLDER)) -> LockOwner:
+    return LockOwner(1, "here", 0.0, " ".join(arguments), list(arguments), "/home/ada/tune", directory)
 
 
 class TestArguments:
@@ -43,7 +43,7 @@ class TestArguments:
             (ran("trialpod", "run", "e.yaml", directory="/home/ada/tune/trialpod-results/other"), "was moved since"),
         ],
     )
-    def test_says_what_else_to_do(self, holder: LockHolder | None, message: str) -> None:
+    def test_says_what_else_to_do(self, holder: LockOwner | None, message: str) -> None:
         with pytest.raises(InvalidInputError, match=message):
             retry_arguments(holder, FOLDER, [], from_scratch=False)
 

@@ -12,7 +12,7 @@ import pytest
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 from display_views import experiment, trial
 
-from trialpod.storage.lock import LockHolder
+from trialpod.storage.lock import LockOwner
 from trialpod_operator.cluster.shards.assignment import SHARDS, Shard, ShardMap
 from trialpod_operator.commands.why import local_findings, local_text
 from trialpod_operator.display.view import TrialRow
@@ -278,7 +278,7 @@ def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json
 
 
 def local_why(*rows: TrialRow, **changes: Any) -> str:
-    activity = Activity(LockHolder(pid=1, host=socket.gethostname(), started=0.0, command="trialpod run"), runs=True)
+    activity = Activity(LockOwner(pid=1, host=socket.gethostname(), started=0.0, command="trialpod run"), runs=True)
     found = local_findings(experiment(list(rows), **changes), activity, now=100.0)
     return local_text(found, "trialpod-results/digits")
 

@@ -87,7 +87,7 @@ class Line:
         self.lock = threading.Lock()
         self.answers = 0
 
-    def pause(self) -> None:
+    def wait_until_allowed(self) -> None:
         """There is nothing to wait for."""
 
     def call(self, _name: str, body: bytes, _read: Any, *, timeout_s: float) -> DecisionAnswer:

@@ -44,8 +44,8 @@ def test_a_checkpoint_after_the_last_report_belongs_to_that_one(session: Session
     tune.report(loss=1)
     with tune.checkpoint_dir(step=1) as folder:
         Path(folder, "n").write_text("1")
-    session.settle()
-    session.settle()
+    session.flush_offered_checkpoint()
+    session.flush_offered_checkpoint()
     assert channel(session).announced == ["checkpoint_000000"]
     assert (tmp_path / "checkpoint_000000" / "n").exists()
 

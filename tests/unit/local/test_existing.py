@@ -123,12 +123,12 @@ class TestExisting:
         self.told: list[str] = []
 
     def test_same_continues(self, tmp_path: Path) -> None:
-        assert self.experiment(tmp_path).settle({"definition": describe(request(num_samples=7))})
+        assert self.experiment(tmp_path).resolve({"definition": describe(request(num_samples=7))})
 
     def test_fresh_moves_aside(self, tmp_path: Path) -> None:
         existing = self.experiment(tmp_path)
         (tmp_path / "exp.1").mkdir()
-        assert not existing.settle({}, "fresh")
+        assert not existing.resolve({}, "fresh")
         assert not (tmp_path / "exp").exists()
         assert self.told == [f"the results that were in {tmp_path / 'exp'} are in {tmp_path / 'exp.2'} now"]
 
@@ -140,7 +140,7 @@ class TestExisting:
         values = {**kept, "exp.1/t/log.txt": b"of another one"}
         directory = self.experiment(tmp_path).directory
         existing = Existing(directory, {}, Remedies(), MemoryStorage(values, "exp/"), self.told.append)
-        assert not existing.settle({}, "fresh")
+        assert not existing.resolve({}, "fresh")
         assert sorted(values) == ["exp.1/t/log.txt", "exp.2/.trialpod/experiment.json", "exp.2/t/log.txt"]
         assert json.loads(values["exp.2/.trialpod/experiment.json"])["storage"] == "memory://exp.2"
         assert self.told[-1] == "the results that were in memory://exp are in memory://exp.2 now"
@@ -164,22 +164,22 @@ class TestExisting:
 
         storage.parent = failing  # type: ignore[method-assign]
         with pytest.raises(StorageError, match="too large"):
-            Existing(tmp_path / "exp", {}, Remedies(), storage, self.told.append).settle({}, "fresh")
+            Existing(tmp_path / "exp", {}, Remedies(), storage, self.told.append).resolve({}, "fresh")
         assert values == kept
 
     def test_add_keeps_trials(self, tmp_path: Path) -> None:
         existing = self.experiment(tmp_path)
         (tmp_path / "exp" / "train_1").mkdir()
-        assert not existing.settle({}, "add")
+        assert not existing.resolve({}, "add")
         assert sorted(path.name for path in (tmp_path / "exp").iterdir()) == [".trialpod.1", "train_1"]
 
     def test_error_and_bucket_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="holds an experiment already"):
-            self.experiment(tmp_path).settle({}, "error")
+            self.experiment(tmp_path).resolve({}, "error")
         storage = MemoryStorage(prefix="exp/")
         bucket = Existing(tmp_path / "exp", {"definition": describe(request())}, Remedies(), storage)
         with pytest.raises(ExperimentChangedError, match="start over") as caught:
-            bucket.settle({"definition": describe(request(metric="other"))})
+            bucket.resolve({"definition": describe(request(metric="other"))})
         assert [each.field for each in caught.value.differences] == ["metric"]
 
     def test_nothing_is_moved_while_it_runs(self, tmp_path: Path) -> None:

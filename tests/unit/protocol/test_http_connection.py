@@ -204,7 +204,7 @@ def one_that_says(folder: Path, *pieces: bytes, every_s: float = 0.1) -> Iterato
 def test_a_server_that_says_that_it_is_at_work_is_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
     with one_that_says(tmp_path, *[WORKING] * 25, ok(b"done")) as address:
-        connection = Connection(address, silence_s=2.0)
+        connection = Connection(address, io_timeout_s=2.0)
         assert connection.post("/x", b"") == (200, b"done")
         connection.close()
     assert time.monotonic() - began > 2.0
@@ -216,14 +216,14 @@ def test_silent_server_is_given_up_long_before_the_timeout(tmp_path: Path) -> No
         one_that_says(tmp_path, WORKING) as address,
         pytest.raises(TransportError, match=r"did not answer /x, nor say that it is active, for 0.3 s"),
     ):
-        Connection(address, silence_s=0.3).post("/x", b"")
+        Connection(address, io_timeout_s=0.3).post("/x", b"")
     assert time.monotonic() - began < 60.0
 
 
 def test_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
     began = time.monotonic()
     with one_that_says(tmp_path) as address, pytest.raises(TransportError, match=r"nor say that it is active"):
-        Connection(address, silence_s=0.3).post("/x", bytes(8_000_000))
+        Connection(address, io_timeout_s=0.3).post("/x", bytes(8_000_000))
     assert time.monotonic() - began < 60.0
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.http import SILENCE_S
+from trialpod.protocol.http import IO_TIMEOUT_S
 from trialpod.protocol.messages import ErrorAnswer
 from trialpod_operator.reports.server import Answer, Handler, Limits, Peer, ReportServer, error
 
@@ -581,4 +581,4 @@ def test_http_1_0_client_gets_no_interim_response(tmp_path: Path) -> None:
 
 
 def test_a_client_is_given_more_signs_than_it_needs() -> None:
-    assert Limits().working_s <= SILENCE_S / 3
+    assert Limits().working_s <= IO_TIMEOUT_S / 3

@@ -13,7 +13,7 @@ from trialpod.storage.pickled_error import keep_error
 from trialpod.tune import Result
 from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.result import NoResultError, TrialFailedError, failure
-from trialpod.tune.results import read_rows, score, without_superseded
+from trialpod.tune.results import read_rows, score, without_rolled_back
 from trialpod.tune.trial import Trial
 
 
@@ -56,7 +56,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_a_retried_attempt_supersedes_what_it_reported_again() -> None:
     rows = [row(1, 1, 0.1), row(2, 2, 0.2), row(3, 3, 0.3), row(4, 4, 0.4), row(2, 1, 2.2), row(3, 2, 3.3)]
-    kept = without_superseded(rows)
+    kept = without_rolled_back(rows)
     assert [(r["training_iteration"], r["loss"]) for r in kept] == [(1, 0.1), (2, 2.2), (3, 3.3)]
 
 
@@ -69,31 +69,31 @@ class TestAnAttemptThatEndsBeforeTheCrashedOne:
         assert (metrics["training_iteration"], metrics["loss"]) == (8, 8.0)
 
     def test_what_the_crashed_one_reported_beyond_is_left_out(self) -> None:
-        kept = [each["loss"] for each in without_superseded(self.ROWS)]
+        kept = [each["loss"] for each in without_rolled_back(self.ROWS)]
         assert kept == [0.1, 0.2, 0.3, 0.4, 0.5, 6, 7, 8]
 
     def test_a_third_attempt_may_go_back_further(self) -> None:
-        kept = without_superseded([*self.ROWS, row(3, 1, 30.0)])
+        kept = without_rolled_back([*self.ROWS, row(3, 1, 30.0)])
         assert [each["loss"] for each in kept] == [0.1, 0.2, 30.0]
 
     def test_an_exploit_leaves_what_it_does_not_report_again(self) -> None:
         rows = [{**each, "config": {"lr": 0.1}} for each in self.ROWS[:10]]
         rows += [{**row(n, n - 5, n), "config": {"lr": 0.2}} for n in (6, 7)]
-        assert [each["loss"] for each in without_superseded(rows)][4:] == [0.5, 6, 7, 0.8, 0.9, 1.0]
+        assert [each["loss"] for each in without_rolled_back(rows)][4:] == [0.5, 6, 7, 0.8, 0.9, 1.0]
 
     def test_a_later_start_leaves_all_before_it(self) -> None:
         rows = [row(1, 1, 0.1), row(2, 2, 0.2), row(9, 1, 0.9)]
-        assert without_superseded(rows) == rows
+        assert without_rolled_back(rows) == rows
 
 
 def test_rows_of_one_attempt_never_supersede_each_other() -> None:
     rows = [row(7, 1, 0.1), row(7, 2, 0.2)]
-    assert without_superseded(rows) == rows
+    assert without_rolled_back(rows) == rows
 
 
 def test_the_last_of_three_attempts_counts() -> None:
     rows = [row(1, 1, 0.1), row(1, 1, 0.2), row(1, 1, 0.3)]
-    assert without_superseded(rows) == [rows[2]]
+    assert without_rolled_back(rows) == [rows[2]]
 
 
 def test_data_frame_has_rows_and_config_columns(tmp_path: Path) -> None:

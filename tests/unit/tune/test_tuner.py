@@ -127,11 +127,11 @@ class TestIfExists:
         make(backend, tmp_path).fit()
         before = (tmp_path / "exp" / "tuner.pkl").read_bytes()
 
-        def settle(request: Any, if_exists: str) -> bool:
+        def resolve_existing(request: Any, if_exists: str) -> bool:
             assert (request.param_space, if_exists) == ({"new": 1}, "resume")
             raise InvalidInputError("it was changed")
 
-        backend.settle = settle
+        backend.resolve_existing = resolve_existing
         with pytest.raises(InvalidInputError, match="it was changed"):
             make(backend, tmp_path, param_space={"new": 1}).fit()
         assert (tmp_path / "exp" / "tuner.pkl").read_bytes() == before
@@ -139,7 +139,7 @@ class TestIfExists:
 
     def test_default_under_ray_adds(self, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str] = []
-        backend.settle = lambda _request, if_exists: asked.append(if_exists) or False
+        backend.resolve_existing = lambda _request, if_exists: asked.append(if_exists) or False
         make(backend, tmp_path).fit()
         monkeypatch.setattr("trialpod.compat.ray.installed", lambda: True)
         make(backend, tmp_path).fit()

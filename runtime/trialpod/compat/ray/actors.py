@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trialpod.compat.ray.exceptions import RayActorError
-from trialpod.compat.ray.objects import ObjectRef, made, resolved, settle
+from trialpod.compat.ray.objects import ObjectRef, made, resolved, run_and_resolve
 from trialpod.errors import InvalidInputError, NotSupportedError
 
 _named: dict[str, ActorHandle] = {}
@@ -77,9 +77,9 @@ class ActorHandle:
 
         with self._lock:
             if self._gone is None:
-                self._calls.put(lambda: settle(refs, call))
+                self._calls.put(lambda: run_and_resolve(refs, call))
                 return
-        settle(refs, call)
+        run_and_resolve(refs, call)
 
     def _leave(self, why: BaseException) -> None:
         with self._lock:

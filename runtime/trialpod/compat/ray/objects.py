@@ -1,4 +1,4 @@
-"""References to values that are there, or will be; and the threads that make them."""
+"""Futures, as Ray's object references, and the threads that compute them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _changed = threading.Condition()
 
 
 class ObjectRef:
-    """A value that is there, or will be; or the exception in its place.
+    """A future: a value, or the exception in its place.
 
     It has no text of its own, so that files show it the same in every process: an experiment may be restored with
     other references.
@@ -34,13 +34,13 @@ class ObjectRef:
         return ref
 
     def set(self, value: Any) -> None:
-        """Let the value be there."""
+        """Set the value."""
         with _changed:
             self._ready, self._value = True, value
             _changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Let there be an exception in the value's place."""
+        """Set the exception."""
         with _changed:
             self._ready, self._error = True, error
             _changed.notify_all()
@@ -99,7 +99,7 @@ def made(count: Any) -> tuple[list[ObjectRef], Any]:
     return refs, (refs[0] if len(refs) == 1 else refs or None)
 
 
-def settle(refs: Sequence[ObjectRef], call: Callable[[], Any]) -> None:
+def run_and_resolve(refs: Sequence[ObjectRef], call: Callable[[], Any]) -> None:
     """Call, and put what comes of it into the references."""
     try:
         value = call()
@@ -125,5 +125,5 @@ def start(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
         positional, named = resolved(args, kwargs)
         return function(*positional, **named)
 
-    threading.Thread(target=settle, args=(refs, call), daemon=True).start()
+    threading.Thread(target=run_and_resolve, args=(refs, call), daemon=True).start()
     return given

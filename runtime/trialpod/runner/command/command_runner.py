@@ -66,7 +66,7 @@ _DRAIN_S = 10.0
 _QUIET_S = 2.0
 """After this time without output it is no more waited for."""
 _CATCH_UP_S = 2.0
-_SETTLE_AT_HORIZON = 3.0
+_HORIZON_WAIT_FACTOR = 3.0
 _UPLOAD_SHARE = 0.4
 """Of the grace period of a preempted trial this part is kept for storing its last checkpoint."""
 
@@ -418,7 +418,7 @@ class _CommandRun:
         attempt = self._attempt
         waits = bool(attempt.link.horizons) and attempt.at_horizon(self._session.expected(result))
         freezes = waits and self._spec.at_horizon == "freeze"
-        kept = self._settle() if waits and self._assignment.saves_at_horizon else None
+        kept = self._checkpoint_at_horizon() if waits and self._assignment.saves_at_horizon else None
         if freezes:
             process.signal(signal.SIGSTOP)
         try:
@@ -434,10 +434,10 @@ class _CommandRun:
 
     # Checkpoints.
 
-    def _settle(self) -> Checkpoint | None:
+    def _checkpoint_at_horizon(self) -> Checkpoint | None:
         """Copy what the program has just saved, as the checkpoint of the result at a horizon."""
         self._kept_at_horizon = False
-        deadline = time.monotonic() + _SETTLE_AT_HORIZON * self._spec.checkpoints.settle_s
+        deadline = time.monotonic() + _HORIZON_WAIT_FACTOR * self._spec.checkpoints.settle_s
         while self._folder.changed and time.monotonic() < deadline and not self._attempt.preempted:
             requests = self._reports.checkpoint_requests()
             asked = bool(requests) or self._commit_now

@@ -32,9 +32,9 @@ MAX_WAITING = 2
 _LOOK_S = 0.25
 _SLOW_S = 1.0
 """Minimum time that training has waited for room, altogether, before a warning says why."""
-_LOG_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 _PROGRESS_AFTER_S = 5.0
-_PROGRESS_EVERY_S = 10.0
+_PROGRESS_INTERVAL_S = 10.0
 
 
 class _GivenUpError(Exception):
@@ -123,7 +123,7 @@ class CommitQueue:
                 self._thread.start()
             self._changed.notify_all()
 
-    def settle(self, index: int) -> None:
+    def wait_committed_or_unavailable(self, index: int) -> None:
         """Return when this checkpoint is committed and announced, or the storage cannot be reached for now.
 
         Raises:
@@ -257,7 +257,7 @@ class CommitQueue:
     def _commit(self, info: CheckpointInfo) -> CheckpointInfo:
         backoff = Backoff(base_s=0.5, cap_s=30.0)
         started = logged = self._clock()
-        said_progress = started + _PROGRESS_AFTER_S - _PROGRESS_EVERY_S
+        said_progress = started + _PROGRESS_AFTER_S - _PROGRESS_INTERVAL_S
         since = ""
 
         def progress(done: int, total: int) -> None:
@@ -266,7 +266,7 @@ class CommitQueue:
                 raise _GivenUpError
             self._allowed()
             now = self._clock()
-            if now - said_progress >= _PROGRESS_EVERY_S:
+            if now - said_progress >= _PROGRESS_INTERVAL_S:
                 said_progress = now
                 log.info(
                     "%s: %s of %s stored after %.0f s", info.name, size_text(done), size_text(total), now - started
@@ -288,7 +288,7 @@ class CommitQueue:
             except StorageUnavailableError as error:
                 now = self._clock()
                 delay = backoff.failed()
-                if not since or now - logged >= _LOG_EVERY_S:
+                if not since or now - logged >= _LOG_INTERVAL_S:
                     since = since or time.strftime("%H:%M:%S")
                     logged = now
                     self._say_unavailable(info, error, since, delay)

@@ -24,14 +24,14 @@ from trialpod.errors import StorageError
 from trialpod.protocol.backoff import _uniform
 from trialpod.storage.base import StorageUnavailableError
 
-ASK_AGAIN_S = 10.0
+MIN_REFRESH_INTERVAL_S = 10.0
 """Minimum interval between requests for new keys while the old ones hold."""
 
 REFUSED_AGAIN_S = 30.0
 """Keys that are refused although they are younger than this are not exchanged: others would be refused too."""
 
 _MARGIN = 0.05
-_MOST_MARGIN_S = 60.0
+_MAX_MARGIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class SuppliedCredentials:
                 except StorageUnavailableError:
                     if not holds:
                         raise
-                    self._not_before = self._clock() + ASK_AGAIN_S * (0.5 + 0.5 * self._uniform())
+                    self._not_before = self._clock() + MIN_REFRESH_INTERVAL_S * (0.5 + 0.5 * self._uniform())
             assert self._held is not None
             return self._held.credentials
         finally:
@@ -153,7 +153,7 @@ class SuppliedCredentials:
         supply = self._ask()
         now, lifetime = self._clock(), supply.lifetime_s
         due = now + lifetime * (0.5 + 0.25 * self._uniform())
-        expires = now + lifetime - min(_MARGIN * lifetime, _MOST_MARGIN_S)
+        expires = now + lifetime - min(_MARGIN * lifetime, _MAX_MARGIN_S)
         self._held = _Held(supply.credentials, now, due, expires)
         self._not_before = 0.0
 

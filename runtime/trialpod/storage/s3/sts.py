@@ -31,10 +31,10 @@ from trialpod.storage.s3.errors import Answer, error_code
 if TYPE_CHECKING:
     import urllib3
 
-LEAST_S, MOST_S = 900, 43_200
+MIN_DURATION_S, MAX_DURATION_S = 900, 43_200
 """Bounds of the lifetime of keys, in seconds, on both servers."""
 
-MOST_POLICY_CHARACTERS = 2048
+MAX_POLICY_CHARACTERS = 2048
 """Amazon's limit for a session policy."""
 
 _API_VERSION = "2011-06-15"

@@ -41,7 +41,7 @@ from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, Tr
 from trialpod.tune.schedulers.waiting_trials import Waiting, WaitingTrials
 from trialpod.tune.search.basic_variant import format_tag
 
-MOST_COPIES = 4
+MAX_EXPLOITS_BEFORE_OTHERS = 4
 """So many exploits a trial may make until others, that do not exploit, take their turn."""
 
 
@@ -251,7 +251,7 @@ class PopulationBasedTraining(MetricScheduler):
             return None
         # An exploit sets a trial back to its source's time. Those that do so again and again must not take their
         # turns before all others each time.
-        return self._copies.get(trial_id, 0) >= MOST_COPIES, member.train_time, member.number
+        return self._copies.get(trial_id, 0) >= MAX_EXPLOITS_BEFORE_OTHERS, member.train_time, member.number
 
     @classmethod
     def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102

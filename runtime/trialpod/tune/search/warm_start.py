@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.nested import flatten_row
-from trialpod.tune.results import RESULT_FILE
+from trialpod.storage.layout import RESULT_FILE
 
 if TYPE_CHECKING:
     from trialpod.storage.base import Storage

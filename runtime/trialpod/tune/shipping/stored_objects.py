@@ -34,7 +34,7 @@ from typing import IO, Any
 from trialpod.errors import StorageError, TrainableError, TrialpodError
 
 FOLDER = "objects"
-SMALLEST = 64 * 1024
+MIN_STORED_BYTES = 64 * 1024
 """Bytes of a pickled object from which on it is stored by itself."""
 
 RESTING_S = 60.0
@@ -101,7 +101,7 @@ class ObjectSet:
 
     def _add(self, value: Any) -> str | None:
         parts = _parts(value)
-        if sum(len(part) for part in parts) < SMALLEST:
+        if sum(len(part) for part in parts) < MIN_STORED_BYTES:
             return None
         checksum = hashlib.sha256()
         for part in parts:
@@ -216,7 +216,7 @@ def reference_to(name: str) -> bytes:
 def named_parts(value: Any) -> tuple[str, list[bytes | memoryview]]:
     """Return the name and the contents of a large value's file; the name of a small one is empty."""
     parts = _parts(value, by_name=True)
-    if sum(len(part) for part in parts) < SMALLEST:
+    if sum(len(part) for part in parts) < MIN_STORED_BYTES:
         return "", parts
     checksum = hashlib.sha256()
     for part in parts:

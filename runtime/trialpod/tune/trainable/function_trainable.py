@@ -177,7 +177,7 @@ class FunctionTrainable(Trainable):
                     session.report(value)
                 elif number:
                     session.report({DEFAULT_METRIC: number})
-            session.settle()
+            session.flush_offered_checkpoint()
         except (TrialStopped, StopIteration):
             pass
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that called train()

@@ -183,11 +183,11 @@ def test_settling_does_not_wait_for_unreachable_storage(world):
 
     world.storage.before = fault
     world.take(0)
-    world.writer.settle(0)
+    world.writer.wait_committed_or_unavailable(0)
     assert world.told == []
     healed.set()
     assert world.writer.drain(forever)
-    world.writer.settle(0)
+    world.writer.wait_committed_or_unavailable(0)
 
 
 @pytest.mark.parametrize("error", [StorageError("access denied"), CheckpointError("taken"), RuntimeError("bug")])

@@ -88,7 +88,7 @@ def test_the_directory_of_another_experiment_is_not_touched(backend: Any, bucket
 
 
 def test_adding_to_a_bucket_takes_the_next_free_name(backend: Any, bucket: Path, tmp_path: Path) -> None:
-    backend.settle = lambda _request, _if_exists: pytest.fail("nothing can be renamed in a bucket")
+    backend.resolve_existing = lambda _request, _if_exists: pytest.fail("nothing can be renamed in a bucket")
     for _ in range(3):
         tuner(backend, if_exists="add").fit()
         request = backend.requests[-1]

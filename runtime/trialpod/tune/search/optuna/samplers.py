@@ -38,7 +38,7 @@ STATELESS = frozenset({"TPESampler", "RandomSampler", "GPSampler"})
 """Samplers that keep nothing of a suggestion but its parameters, so that an earlier one needs no computation."""
 
 _DEPTH = 4
-MOST_POINTS = 100_000
+MAX_GRID_POINTS = 100_000
 """So many points a sampler may go through: Optuna makes a list of all of them."""
 _LIMITS = {"n_ei_candidates": 100_000, "popsize": 100_000}
 """The most of an argument for which Optuna makes so many numbers at once."""
@@ -150,10 +150,10 @@ def _check_finite(name: str, space: FlatSpace) -> None:
             )
     sizes = [int(dimension.high) - int(dimension.low) + 1 for dimension in space.dimensions]
     points = math.prod(sizes) if name == "grid" else max(sizes, default=0)  # the other lists one parameter at a time
-    if points > MOST_POINTS:
+    if points > MAX_GRID_POINTS:
         what = "the search space has" if name == "grid" else "a parameter has"
         raise InvalidInputError(
-            f"OptunaSearch: sampler {name!r} goes through at most {MOST_POINTS} points, and {what} {points}; use "
+            f"OptunaSearch: sampler {name!r} goes through at most {MAX_GRID_POINTS} points, and {what} {points}; use "
             "quniform or qrandint with a larger step, fewer parameters, or the sampler tpe, qmc or random",
             parameter="sampler",
         )
