@@ -14,6 +14,7 @@ from trialpod.protocol.readable import storable
 from trialpod.protocol.values import OpaqueValue, opaque_decoder, open_leniently
 from trialpod.tune.plugins.goal import introduce_scheduler
 from trialpod.tune.plugins.state import References
+from trialpod.tune.result import Metrics
 from trialpod.tune.results import flattened
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
@@ -73,6 +74,7 @@ class Algorithms:
         self.defers_search = bool(getattr(search, "defers", False))
         self.keeps_one_pending = self.scheduler.time_slicing
         self.wanted_pending = 0 if self.defers_search else self.scheduler.pending_trials
+        self._stopper_sees_config = bool(getattr(stopper, "sees_config", False))
         # Hooks that only some stoppers have.
         self._observe_time: Callable[..., None] | None = getattr(stopper, "observe", None)
         self.observes_time = self._observe_time is not None
@@ -251,9 +253,25 @@ class Algorithms:
     def judge_by_stopper(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any] | None:
         """Return why the stopper stops the trial; None if it does not."""
         stopper = self.stopper
-        if stopper is not None and self.ask(stopper.__call__, trial.trial_id, result):
+        if stopper is None:
+            return None
+        if self._stopper_sees_config:
+            result = self._whole(trial, result)
+        if self.ask(stopper.__call__, trial.trial_id, result):
             return {"source": "stopper", **self._evidence(stopper.reason)}
         return None
+
+    def _whole(self, trial: Trial, result: dict[str, Any]) -> Metrics:
+        """Return a result with what is sent only once for an attempt, as users' stoppers expect it."""
+        current = trial.current
+        about = {
+            "trial_id": trial.trial_id,
+            "pid": current.pid,
+            "hostname": current.hostname,
+            "node_ip": current.node_ip,
+            "config": trial.config,
+        }
+        return Metrics({**result, **about})
 
     def stop_all_by_stopper(self) -> dict[str, Any] | None:
         """Return why the stopper ends the experiment; None if it does not."""

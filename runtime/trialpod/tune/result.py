@@ -89,8 +89,37 @@ def failed_with(cause: BaseException, error: str, trial: str = "", traceback: st
 class Metrics(dict[str, Any]):
     """One result by its flattened names ("loss/train").
 
-    A group can be had as a dict too: ``metrics["loss"]`` is ``{"train": ...}``, which is how it was reported.
+    A group can be had as a dict too: ``metrics["loss"]`` is ``{"train": ...}``, which is how it was reported. It is
+    also found by ``in``, `get` and `pop`, and a `copy` can do the same; iterating gives the flattened names.
     """
+
+    def __contains__(self, key: object) -> bool:
+        if super().__contains__(key):
+            return True
+        prefix = f"{key}/"
+        return isinstance(key, str) and any(name.startswith(prefix) for name in self)
+
+    def copy(self) -> Metrics:
+        """Return a copy."""
+        return Metrics(self)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a metric, or a group of them, and return it; `default` where there is none.
+
+        Raises:
+            KeyError: there is none, and no `default`.
+        """
+        if super().__contains__(key):
+            return super().pop(key)
+        try:
+            group = self[key]
+        except KeyError:
+            if default:
+                return default[0]
+            raise
+        for name in [name for name in self if name.startswith(f"{key}/")]:
+            del self[name]
+        return group
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a metric, or a group of them, or `default`."""

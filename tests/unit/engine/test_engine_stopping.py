@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from engine_support import Halt, ListSearch, Recorder, ScoreStopper, Shell, TimeSlices, kinds, result, starts
 
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.stopper.combined import CombinedStopper
+from trialpod.tune.stopper.function import FunctionStopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
 from trialpod_operator.engine.actions import DecisionMade, StopAttempt, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
@@ -33,6 +35,21 @@ def test_trial_unaware_of_its_stop_is_stopped(cause: str) -> None:
     shell.end("t0", cause)  # type: ignore[arg-type]
     assert shell.status() == ["TERMINATED"]
     assert shell.trial("t0").failures == shell.trial("t0").disruptions == 0
+
+
+def test_a_stop_function_sees_groups_config_and_id() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def stop(trial_id: str, found: dict[str, Any]) -> bool:
+        seen.append(found)
+        return bool("eval" in found and found["eval"]["loss"] < 0.5 + found["config"]["x"])
+
+    shell = Shell(stopper=CombinedStopper(FunctionStopper(stop), TimeoutStopper(60)))
+    shell.results("t0", result(1, **{"eval/loss": 0.7}))
+    assert shell.answer("t0").decision is None
+    shell.results("t0", result(2, **{"eval/loss": 0.4}))
+    assert shell.answer("t0").decision == "stop"
+    assert {(each["trial_id"], each["config"]["x"]) for each in seen} == {("t0", 0)}
 
 
 def test_stopping_a_waiting_trial_tells_the_scheduler() -> None:

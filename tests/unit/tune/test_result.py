@@ -125,6 +125,13 @@ def test_metrics_can_be_read_flat_and_nested(tmp_path: Path) -> None:
     assert metrics.get("los") is None
     with pytest.raises(KeyError):
         metrics["los"]
+    assert "loss" in metrics and "loss/train" in metrics and "los" not in metrics  # noqa: PT018
+    assert metrics.copy()["loss"]["train"] == 1
+    assert (metrics.pop("los", 5), metrics.pop("x")) == (5, 3)
+    assert metrics.pop("loss") == {"train": 1, "val": {"a": 2}}
+    assert "loss/train" not in metrics
+    with pytest.raises(KeyError):
+        metrics.pop("loss")
 
 
 def test_an_error_has_the_trial_and_its_traceback(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class CombinedStopper(Stopper):
                     f"CombinedStopper takes stoppers, got {stopper!r}; wrap a function in FunctionStopper"
                 )
         self._stoppers = stoppers
+        self.sees_config = any(stopper.sees_config for stopper in stoppers)
         self._stopped_trial: Stopper | None = None
 
     @property

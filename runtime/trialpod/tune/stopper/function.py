@@ -14,6 +14,8 @@ from trialpod.tune.stopper.stopper import Stopper
 class FunctionStopper(Stopper):
     """Wraps ``function(trial_id, result) -> bool``. Nothing is known of it, so every result is a horizon."""
 
+    sees_config = True
+
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
         if not self.is_valid_function(function):
             raise WrongTypeError(

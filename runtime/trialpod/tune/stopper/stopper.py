@@ -23,9 +23,14 @@ class Stopper(PlugIn):
     ABOUT: tuple[str, ...] = ()
     """For the table of the documentation: what it ends, and when."""
 
+    sees_config: bool = False
+    """Whether its results also have the trial's config and id, and where it runs, as users' code may expect."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Have a class that judges in a way of its own be asked at every result."""
+        """Have a class that judges in a way of its own be asked at every result, and be shown all of it."""
         super().__init_subclass__(**kwargs)
+        if "__call__" in vars(cls) and not is_ours(cls):
+            cls.sees_config = True
         if (
             "horizons" not in vars(cls)
             and not vars(cls).keys().isdisjoint(("__call__", "stop_all"))
@@ -34,7 +39,13 @@ class Stopper(PlugIn):
             cls.horizons = Stopper.horizons  # type: ignore[method-assign]
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return True to stop the trial that reported `result` (flattened)."""
+        """Return True to stop a trial.
+
+        Args:
+            trial_id: its id.
+            result: what it reported, by flattened names; for a class of a user's also with "config", and with groups
+                as dicts (`trialpod.tune.result.Metrics`).
+        """
         raise NotImplementedError
 
     def stop_all(self) -> bool:
