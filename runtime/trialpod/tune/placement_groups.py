@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 from trialpod.compat.activation import under_ray
@@ -43,7 +44,8 @@ def plain_resources(given: Mapping[str, Any], where: str = "resources") -> dict[
     for name, amount in amounts.items():
         if not isinstance(name, str) or not name:
             raise InvalidInputError(f"{where}: {name!r} is not the name of a resource; use 'cpu', 'gpu', 'memory'")
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < math.inf:
+        is_number = isinstance(amount, Real) and (under_ray() or not isinstance(amount, bool))
+        if not is_number or not 0 <= amount < math.inf:
             hint = "; memory is a number of bytes" if name == "memory" and isinstance(amount, str) else ""
             raise InvalidInputError(f"{where}[{name!r}] = {amount!r}: must be a number of at least 0{hint}")
         plain = _PLAIN_NAMES.get(name, name)

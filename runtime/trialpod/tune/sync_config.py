@@ -28,6 +28,8 @@ class SyncConfig:
         syncer: copies the experiment's folder on this machine to ``upload_dir`` or ``storage_path``, as a `Syncer` of
             one's own does; "auto" and None leave that to trialpod. In a cluster it is not used, with a warning.
         sync_on_checkpoint: older scripts' name for what always happens.
+        sync_to_cloud, sync_to_driver: older scripts' switches; None, True and False are without effect.
+        node_sync_period, cloud_sync_period: older scripts' periods; without effect.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -40,6 +42,10 @@ class SyncConfig:
     upload_dir: str | None = None
     syncer: Any = "auto"
     sync_on_checkpoint: bool = True
+    sync_to_cloud: bool | None = None
+    sync_to_driver: bool | None = None
+    node_sync_period: float | None = None
+    cloud_sync_period: float | None = None
 
     def __post_init__(self) -> None:
         self.validate()
@@ -60,5 +66,11 @@ class SyncConfig:
                 f'SyncConfig(syncer={self.syncer!r}): must be "auto", None or an object of a Syncer, which has '
                 "sync_up and sync_down"
             )
+        for argument in ("sync_to_cloud", "sync_to_driver"):
+            if not isinstance(value := getattr(self, argument), bool | None):
+                raise InvalidInputError(
+                    f"SyncConfig({argument}={value!r}): must be True, False or None; commands and functions are not "
+                    "supported: give storage_path an s3:// URI instead"
+                )
         if self.upload_dir is not None and (not isinstance(self.upload_dir, str) or not self.upload_dir):
             raise InvalidInputError(f"SyncConfig(upload_dir={self.upload_dir!r}): must be a path or URI, or None")

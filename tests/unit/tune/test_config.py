@@ -104,12 +104,19 @@ def test_two_places_to_store_are_refused() -> None:
         RunConfig(storage_path="a", sync_config=SyncConfig(upload_dir="b"))
 
 
+@pytest.mark.parametrize("argument", ["sync_to_driver", "sync_to_cloud"])
+def test_a_sync_config_of_ray_1_changes_nothing(argument: str) -> None:
+    for value in (None, False, True):
+        assert SyncConfig(**{argument: value, "node_sync_period": 60}).own_syncer is None  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ({"sync_period": 0}, InvalidInputError),
         ({"sync_timeout": "long"}, InvalidInputError),
         ({"syncer": object()}, InvalidInputError),
+        ({"sync_to_driver": "rsync {source} {target}"}, InvalidInputError),
     ],
 )
 def test_a_sync_config_says_what_has_no_effect_by_refusing_it(arguments: Any, error: type[Exception]) -> None:

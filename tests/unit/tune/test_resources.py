@@ -4,9 +4,11 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trialpod import tune
+from trialpod.compat import ray as compat
 from trialpod.errors import InvalidInputError
 from trialpod.tune import PlacementGroupFactory
 from trialpod.tune.resources import bundles_of, resources_of
@@ -29,6 +31,23 @@ def test_dict_leaves_the_function_unchanged() -> None:
     given = tune.with_resources(train, {"CPU": 2, "gpu": 0.5, "memory": 2e9, "tpu": 1, "disk": 0})
     assert resources_of(given) == ({"cpu": 2.0, "gpu": 0.5, "memory": 2e9, "tpu": 1.0}, None)
     assert resources_of(train) == ({"cpu": 1.0}, None)
+
+
+def test_amounts_may_be_numpy_numbers() -> None:
+    given = tune.with_resources(train, {"cpu": np.int64(4), "gpu": np.float32(0.5)})
+    assert resources_of(given) == ({"cpu": 4.0, "gpu": 0.5}, None)
+
+
+def test_under_the_name_ray_a_bool_is_an_amount() -> None:
+    """``{"gpu": torch.cuda.is_available()}``."""
+    with pytest.raises(InvalidInputError, match="must be a number"):
+        resources_of(tune.with_resources(train, {"cpu": 1, "gpu": True}))
+    compat.install(replace=True)
+    try:
+        given = tune.with_resources(train, {"cpu": 1, "gpu": True})
+        assert resources_of(given) == ({"cpu": 1.0, "gpu": 1.0}, None)
+    finally:
+        compat.uninstall()
 
 
 def test_a_generator_function_is_still_one() -> None:
