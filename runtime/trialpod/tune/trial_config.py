@@ -81,6 +81,8 @@ class FailureConfig:
     fail_fast: bool | Literal["raise"] = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.fail_fast, str) and self.fail_fast.lower() == "raise":
+            self.fail_fast = "raise"  # Ray takes it in any case
         self.validate()
 
     def validate(self) -> None:

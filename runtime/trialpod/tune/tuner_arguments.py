@@ -178,12 +178,15 @@ def _named(
     creator: Any, trainable: str, argument: str, trial_id: str, experiment_tag: str, config: dict[str, Any]
 ) -> str:
     name = creator(NewTrial(trial_id, experiment_tag, trainable, config))
-    if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\0" in name:
-        raise InvalidInputError(
-            f"TuneConfig({argument}=...) returned {name!r} for trial {trial_id}: must be a non-empty string without "
-            "slashes that does not start with a dot"
-        )
-    return name
+    # A name becomes part of a directory's name, where `layout.named_dirname` replaces slashes.
+    is_dirname = argument == "trial_dirname_creator"
+    forbidden = "\0/" if is_dirname else "\0"
+    if isinstance(name, str) and name and not name.startswith(".") and not set(forbidden) & set(name):
+        return name
+    raise InvalidInputError(
+        f"TuneConfig({argument}=...) returned {name!r} for trial {trial_id}: must be a non-empty string "
+        f"{'without slashes ' if is_dirname else ''}that does not start with a dot"
+    )
 
 
 def resume_flags(config: ResumeConfig, *, defaults: bool) -> tuple[bool, bool, bool]:

@@ -25,6 +25,7 @@ def test_the_defaults_are_rays() -> None:
     assert (checkpoint.num_to_keep, checkpoint.checkpoint_score_order) == (None, "max")
     assert (checkpoint.checkpoint_frequency, checkpoint.checkpoint_at_end) == (0, None)
     assert (failure.max_failures, failure.fail_fast) == (0, False)
+    assert FailureConfig(fail_fast="RAISE").fail_fast == "raise"  # type: ignore[arg-type]
     assert (run.name, run.stop, run.log_to_file) == (None, None, False)
     assert (tune.num_samples, tune.mode, tune.metric, tune.reuse_actors) == (1, None, None, False)
 

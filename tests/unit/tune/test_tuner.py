@@ -303,12 +303,12 @@ def test_resources_of_the_trainable_reach_the_backend(backend: Any, tmp_path: Pa
 
 def test_functions_that_name_trials_see_the_trial(backend: Any, tmp_path: Path) -> None:
     config = TuneConfig(
-        trial_name_creator=lambda trial: f"{trial}-{trial.config['x']}-{trial.evaluated_params['deep/y']}",
+        trial_name_creator=lambda trial: f"{trial}/{trial.config['x']}-{trial.evaluated_params['deep/y']}",
         trial_dirname_creator=lambda trial: f"{trial.trial_id}/{trial.experiment_tag}",
     )
     make(backend, tmp_path, tune_config=config).fit()
     (request,) = backend.requests
-    assert request.trial_name("abc_1", "1_x=2", {"x": 2, "deep": {"y": 3}}) == "train_abc_1-2-3"
+    assert request.trial_name("abc_1", "1_x=2", {"x": 2, "deep": {"y": 3}}) == "train_abc_1/2-3"
     with pytest.raises(InvalidInputError, match=r"trial_dirname_creator=\.\.\.\) returned 'abc_1/1_x=2'"):
         request.trial_dirname("abc_1", "1_x=2", {"x": 2})
 

@@ -362,10 +362,8 @@ class DictCheckpoint(Checkpoint):
     def __getattr__(self, attribute: str) -> Any:
         if attribute == "uri":
             return None  # it is nowhere before it is stored
-        if attribute in ("value", "dir_or_data"):
-            return self.path
         if attribute != "path":
-            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+            return super().__getattr__(attribute)
         import shutil
         import tempfile
         import weakref
@@ -423,7 +421,7 @@ class StoredCheckpoint(Checkpoint):
 
     def __getattr__(self, attribute: str) -> str:
         if attribute != "path":
-            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+            return str(super().__getattr__(attribute))
         from trialpod.tune.checkpoints.copies import COPIES
 
         self.path = COPIES.get(self._identity, self._info, self._open)

@@ -25,7 +25,7 @@ class ReportedCheckpoint(Checkpoint):
 
     def __getattr__(self, attribute: str) -> str:
         if attribute != "path":
-            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+            return str(super().__getattr__(attribute))
         self.path = os.fspath(self._locate())
         return self.path
 

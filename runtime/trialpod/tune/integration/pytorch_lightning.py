@@ -22,7 +22,19 @@ def _library() -> Any:
 _base: Any = _library().Callback
 _HOOKS = tuple(
     f"{what}_{when}"
-    for what in ("fit", "train", "train_epoch", "train_batch", "validation", "validation_epoch", "validation_batch")
+    for what in (
+        "sanity_check",
+        "fit",
+        "train",
+        "train_epoch",
+        "train_batch",
+        "validation",
+        "validation_epoch",
+        "validation_batch",
+        "test",
+        "test_epoch",
+        "test_batch",
+    )
     for when in ("start", "end")
 )
 
@@ -65,9 +77,10 @@ class TuneReportCheckpointCallback(_base):  # type: ignore[misc]
             return
         logged = dict(trainer.callback_metrics)
         found = {name: value.item() if hasattr(value, "item") else value for name, value in logged.items()}
-        if found:
-            save = trainer.save_checkpoint if self._saves else None
-            report_with(chosen(self._metrics, found, _WHO), save, self._filename)
+        # Means over an epoch of training are logged only after the epoch's validation.
+        metrics = chosen(self._metrics, found, _WHO, lenient=True)
+        if metrics:
+            report_with(metrics, trainer.save_checkpoint if self._saves else None, self._filename)
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,24 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.session import report
 
+logger = logging.getLogger(__name__)
+
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 """None is all; a dict maps the reported name to the library's."""
 
 
-def chosen(metrics: Metrics, found: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """Return the metrics to report."""
+def chosen(metrics: Metrics, found: Mapping[str, Any], who: str, *, lenient: bool = False) -> dict[str, Any]:
+    """Return the metrics to report.
+
+    Args:
+        metrics: those that were asked for.
+        found: what the library has.
+        who: the callback, for errors.
+        lenient: leave out what is missing, with a warning.
+
+    Raises:
+        InvalidInputError: one is missing.
+    """
     if not metrics:
         return dict(found)
     names = (
@@ -25,11 +38,13 @@ def chosen(metrics: Metrics, found: Mapping[str, Any], who: str) -> dict[str, An
         else {name: name for name in ([metrics] if isinstance(metrics, str) else metrics)}
     )
     missing = [theirs for theirs in names.values() if theirs not in found]
-    if missing:
+    if missing and lenient:
+        logger.warning("%s: not logged yet, and not reported: %s", who, ", ".join(missing))
+    elif missing:
         raise InvalidInputError(
             f"{who}(metrics={metrics!r}): there is no metric {missing[0]!r}; there are {', '.join(sorted(found))}"
         )
-    return {ours: found[theirs] for ours, theirs in names.items()}
+    return {ours: found[theirs] for ours, theirs in names.items() if theirs in found}
 
 
 def report_with(metrics: dict[str, Any], save: Callable[[str], Any] | None, filename: str) -> None:

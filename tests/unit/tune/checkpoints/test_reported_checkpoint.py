@@ -20,6 +20,8 @@ def test_nothing_is_asked_until_somebody_reads_and_then_once(tmp_path: Path) -> 
     with checkpoint.as_directory() as path:
         assert path == str(tmp_path)
     assert checkpoint.path == str(tmp_path)
+    assert checkpoint.local_path == checkpoint.value == str(tmp_path)
+    assert checkpoint.uri == f"file://{tmp_path}"
     assert asked == [1]
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         checkpoint.other  # noqa: B018

@@ -101,7 +101,10 @@ def test_lightning_reports_what_was_logged_at_the_hook(library: Any, reports: li
     trainer.__dict__["sanity_checking"] = False
     made.on_train_epoch_end(trainer, None)
     module.TuneReportCallback().on_validation_end(trainer, None)
-    assert reports == [({"loss": 0.5}, ["checkpoint"]), ({"loss": 0.5}, None)]
+    # What is logged once an epoch comes after the first validation.
+    module.TuneReportCallback({"loss": "loss", "acc": "train_acc"}, on="test_end").on_test_end(trainer, None)
+    module.TuneReportCallback(["train_acc"]).on_validation_end(trainer, None)
+    assert reports == [({"loss": 0.5}, ["checkpoint"]), ({"loss": 0.5}, None), ({"loss": 0.5}, None)]
     with pytest.raises(InvalidInputError, match="did you mean 'validation_end'"):
         module.TuneReportCallback(on="validation_edn")
 
