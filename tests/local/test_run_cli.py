@@ -320,8 +320,8 @@ def test_failed_trials_make_the_status_1_and_can_be_retried(shell: Shell) -> Non
         (["run", "experiment.yaml", "--storage", "train.py"], "train.py"),
         (["run"], "there is nothing to run; name a manifest or a script"),
         (["results", "nowhere"], "nowhere does not exist"),
-        (["results", "."], "no experiment"),
-        (["best", "train.py"], "no experiment"),
+        (["results", "."], "is not an experiment"),
+        (["best", "train.py"], "is not an experiment"),
         (["runn", "experiment.yaml"], "did you mean `trialpod run`?"),
     ],
 )
