@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ class HttpApi:
         self.api = FakeApi()
         self.watches_opened: set[str] = set()
         self._watchers: dict[str, list[asyncio.Queue[tuple[str, Object]]]] = {}
+        self._events: list[tuple[int, str, str, Object]] = []  # version, plural, kind of the event, object
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
@@ -97,8 +99,10 @@ class HttpApi:
         await runner.cleanup()
 
     def _notify(self, kind: str, item: Object) -> None:
+        shown = {key: value for key, value in item.items() if key != "_plural"}
+        self._events.append((int(item["metadata"]["resourceVersion"]), item["_plural"], kind, shown))
         for queue in self._watchers.get(item["_plural"], []):
-            queue.put_nowait((kind, {key: value for key, value in item.items() if key != "_plural"}))
+            queue.put_nowait((kind, shown))
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path in _KINDS:
@@ -116,12 +120,17 @@ class HttpApi:
             status = {"kind": "Status", "code": error.status, "reason": error.reason, "message": error.detail}
             return web.json_response(status, status=error.status)
         if "items" in answer:
-            answer["metadata"]["resourceVersion"] = "1"
+            answer["metadata"]["resourceVersion"] = str(max((version for version, *_ in self._events), default=0))
         return web.json_response(answer)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         plural = request.path.rpartition("/")[2]
         queue: asyncio.Queue[tuple[str, Object]] = asyncio.Queue()
+        # What happened since the list, before this watch.
+        since = int(request.query.get("resourceVersion") or sys.maxsize)
+        for version, kind_of, kind, item in self._events:
+            if kind_of == plural and version > since:
+                queue.put_nowait((kind, item))
         self._watchers.setdefault(plural, []).append(queue)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
