@@ -137,8 +137,7 @@ class Algorithms:
         """Return a result as the search algorithm wants it: those of users may look for what Ray's results have."""
         if not self._shows_config:
             return result
-        config = open_leniently(trial.params) if self.opens_values else trial.config
-        return {**result, "trial_id": trial.trial_id, **flattened(config, "config/")}
+        return {**result, "trial_id": trial.trial_id, **flattened(trial.config, "config/")}
 
     def reach_rung(self, trial: Trial, result: dict[str, Any]) -> None:
         """The search learns of the rung that the trial reached with its latest result, if it reached one."""
@@ -256,22 +255,10 @@ class Algorithms:
         if stopper is None:
             return None
         if self._stopper_sees_config:
-            result = self._whole(trial, result)
+            result = Metrics({**result, **trial.attempt_fields, "config": trial.config})
         if self.ask(stopper.__call__, trial.trial_id, result):
             return {"source": "stopper", **self._evidence(stopper.reason)}
         return None
-
-    def _whole(self, trial: Trial, result: dict[str, Any]) -> Metrics:
-        """Return a result with what is sent only once for an attempt, as users' stoppers expect it."""
-        current = trial.current
-        about = {
-            "trial_id": trial.trial_id,
-            "pid": current.pid,
-            "hostname": current.hostname,
-            "node_ip": current.node_ip,
-            "config": trial.config,
-        }
-        return Metrics({**result, **about})
 
     def stop_all_by_stopper(self) -> dict[str, Any] | None:
         """Return why the stopper ends the experiment; None if it does not."""

@@ -175,6 +175,17 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         return config
 
     @property
+    def attempt_fields(self) -> dict[str, Any]:
+        """What results have beside the config that is the same in all of an attempt, and is sent only once."""
+        current = self.current
+        return {
+            "trial_id": self.trial_id,
+            "pid": current.pid,
+            "hostname": current.hostname,
+            "node_ip": current.node_ip,
+        }
+
+    @property
     def last_result(self) -> dict[str, Any]:
         """The latest result as algorithms see it, flattened; empty before the first."""
         return self.shown_result

@@ -365,13 +365,7 @@ def plain_dirname(trainable_name: str, trial: Trial) -> str:
 
 def static_fields(trial: Trial) -> dict[str, Any]:
     """Return what is the same in all results of an attempt, and is sent only once."""
-    return {
-        "trial_id": trial.trial_id,
-        "pid": trial.current.pid,
-        "hostname": trial.current.hostname,
-        "node_ip": trial.current.node_ip,
-        "config": trial.shown_config,
-    }
+    return {**trial.attempt_fields, "config": trial.shown_config}
 
 
 def complete_result(trial: Trial) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from trialpod_operator.engine.vocabulary import SCRIPT
 from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
 from trialpod_operator.experiment.stored import read_stored, stored_in
-from trialpod_operator.experiment.trial_files import complete_result, static_fields
+from trialpod_operator.experiment.trial_files import complete_result
 from trialpod_operator.local.callbacks import Callbacks, LogLinks
 from trialpod_operator.local.existing import Existing
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
@@ -174,7 +174,7 @@ class LocalBackend:
                         trainable_name=settings.trainable_name if settings else "",
                         failures=trial.failures,
                         created_at=trial.created_at,
-                        process={key: value for key, value in static_fields(trial).items() if key in _PROCESS},
+                        process={key: value for key, value in trial.attempt_fields.items() if key in _PROCESS},
                         ended_at=trial.ended_at,
                     )
                     for trial in state.trials.values()

@@ -37,7 +37,7 @@ from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreate
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, CheckpointsChanged, ResultsReceived
 from trialpod_operator.engine.trial import ERROR, PENDING, RUNNING, Trial
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
-from trialpod_operator.experiment.trial_files import complete_result, static_fields
+from trialpod_operator.experiment.trial_files import complete_result
 
 if TYPE_CHECKING:
     from trialpod.tune.outcomes import TrialOutcome
@@ -185,7 +185,7 @@ class Callbacks:
             self._call("on_trial_restore", trial)
 
     def _results(self, trial: Trial, results: list[dict[str, Any]]) -> None:
-        static = {**static_fields(trial), "config": open_leniently(trial.params)}
+        static = {**trial.attempt_fields, "config": open_leniently(trial.params)}
         facts = self._facts[trial.trial_id]
         try:
             for result in results:

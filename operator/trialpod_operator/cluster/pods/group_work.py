@@ -59,7 +59,7 @@ class GroupWork:
         self._cache = cache
         self._work = work
         self._clock = clock
-        self._first: PodBinding | None = None  # whose pods are to find their places before others are made
+        self._first: PodBinding | None = None  # whose pods are to be scheduled before others are made
         self._timeouts: dict[str, int] = {}  # by the trial's id: how often its group did not come together
 
     def make(self, binding: PodBinding, replicas: int, timeout_s: float) -> None:

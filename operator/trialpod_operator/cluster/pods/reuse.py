@@ -66,7 +66,7 @@ class _Offers:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, bool], dict[PodKey, _Idle]] = {}  # by template_hash, and whether it has asked
+        self._lines: dict[tuple[str, bool], dict[PodKey, _Idle]] = {}  # by template hash, and whether it has asked
         self._of_trial: dict[str, _Idle] = {}
 
     def put(self, idle: _Idle) -> None:
@@ -261,7 +261,7 @@ class IdlePods:
         self._offers.put(idle)
 
     def _offered(self, template_hash: str, trial_id: str) -> tuple[_Idle, Object] | None:
-        """Take a pod of that template_hash out of those that are offered, and return it."""
+        """Take a pod with that template hash out of those that are offered, and return it."""
         while (idle := self._offers.first(template_hash, trial_id)) is not None:
             self._offers.remove(idle)
             pod = self._pod(idle)

@@ -302,7 +302,7 @@ def test_failures_behind_dropped_decisions_are_no_finding(stand: Stand) -> None:
 
 
 def test_a_pause_before_a_stop_and_a_snapshot_is_obeyed(tmp_path: Path) -> None:
-    """The attempt was told to pause; then its user stopped the trial."""
+    """The scheduler paused the trial, and then its user stopped it."""
     stand = Stand(tmp_path)
     stand.report(stand.good, 1, 1, 1, 5.0)
     stand.host.engine.state.trials[stand.good].decide(1000.0, "pause", {"source": "scheduler"})
