@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from api_client import KubectlError
 from cluster_access import ACCESS_KEY, BUCKET, ENDPOINT, SECRET_KEY, Cluster
 
 from trialpod.storage.base import KeyMissingError
@@ -16,6 +18,8 @@ from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.credentials import Credentials
 from trialpod.storage.s3.storage import S3Storage
 from trialpod_operator.experiment.fsck.examine import examine
+
+T = TypeVar("T")
 
 STEPS = '''
 import json
@@ -134,15 +138,30 @@ class Experiment:
 
     def running_pod(self) -> dict[str, Any]:
         """Return a pod of it that runs, once there is one."""
-        return self.cluster.wait_for(
+        return self._wait_for(
             lambda: next((pod for pod in self.pods() if pod["status"].get("phase") == "Running"), None),
-            f"a pod of {self.name} runs",
+            "a pod runs",
             90,
         )
 
+    def _wait_for(self, predicate: Callable[[], T], what: str, timeout: float, every: float = 0.2) -> T:
+        """Wait for something; where it does not come, say what the experiment and its pods show."""
+        try:
+            return self.cluster.wait_for(predicate, f"{self.name}: {what}", timeout, every)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self._shown()}") from error
+
+    def _shown(self) -> str:
+        try:
+            conditions = [f"{each['type']}={each['status']}" for each in self.status.get("conditions") or []]
+            pods = [_shown_pod(pod) for pod in self.cluster.list("pods")]
+        except (KubectlError, subprocess.TimeoutExpired) as error:  # the cluster itself may be what has failed
+            return str(error)
+        return f"{' '.join(conditions) or 'no conditions'}; pods: {', '.join(pods) or 'none'}"
+
     def wait(self, holds: Callable[[dict[str, Any]], Any], what: str, timeout: float = 120) -> Any:
         """Wait until something holds of the status."""
-        return self.cluster.wait_for(lambda: holds(self.status), f"{self.name}: {what}", timeout, every=0.3)
+        return self._wait_for(lambda: holds(self.status), what, timeout, every=0.3)
 
     def wait_for_iteration(self, iteration: int, timeout: float = 120) -> None:
         """Wait until the best result is that of an iteration: of one trial that improves, the latest.
@@ -154,9 +173,9 @@ class Experiment:
 
     def wait_for_checkpoint(self, iteration: int = 2, timeout: float = 120) -> None:
         """Wait until the first trial has committed a checkpoint of at least that iteration."""
-        self.cluster.wait_for(
+        self._wait_for(
             lambda: any(info >= iteration for info in self.checkpoint_iterations()),
-            f"{self.name} has a checkpoint of iteration {iteration}",
+            f"it has a checkpoint of iteration {iteration}",
             timeout,
         )
 
@@ -167,7 +186,7 @@ class Experiment:
             found = [event["message"] for event in self.cluster.list("events") if event["reason"] == reason]
             return any(words in message for message in found)
 
-        self.cluster.wait_for(is_there, f"{self.name} has an event {reason} with '{words}'", 20, every=0.3)
+        self._wait_for(is_there, f"it has an event {reason} with '{words}'", 20, every=0.3)
 
     def wait_until_over(self, timeout: float = 180) -> dict[str, Any]:
         """Wait for the end and return the status."""
@@ -206,6 +225,18 @@ class Experiment:
             if "manifest" in stored:
                 found.append(int(stored["manifest"]["checkpoint"]["iteration"]))
         return sorted(found)
+
+
+def _shown_pod(pod: dict[str, Any]) -> str:
+    """Return where a pod is, and what it waits for."""
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or []]
+    why = [str(each["waiting"].get("reason")) for each in states if "waiting" in each]
+    unmet = [each for each in status.get("conditions") or [] if each["status"] == "False" and each.get("message")]
+    why += [f"{each['type']}: {each['message'][:160]}" for each in unmet[:1]]
+    leaving = " leaving" if metadata.get("deletionTimestamp") else ""
+    node = (pod.get("spec") or {}).get("nodeName", "no node")
+    return f"{metadata['name']} {status.get('phase')}{leaving} on {node} {why or ''}".rstrip()
 
 
 def assert_history(experiment: Experiment, *, verify: bool = True, timeout: float = 60) -> None:

@@ -58,7 +58,8 @@ class ObjectCache:
         self._of_object: dict[str, dict[str, set[str]]] = {}  # their names by the object's
         self._composers: dict[str, Callable[[str], None]] = {}
         self._pods_by_trial: dict[str, dict[str, set[str]]] = {}  # names; by the key, then by the trial's id
-        self._keys_of_pods: dict[tuple[str, str], str] = {}  # by namespace and name
+        self._index_of_pods: dict[tuple[str, str], tuple[str, str]] = {}
+        """The keys and trials' ids that pods are found by; by namespace and name."""
         self._deciders: dict[str, dict[str, Object | _Packed]] = {}  # pods too, of no trial
         self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
@@ -87,8 +88,6 @@ class ObjectCache:
         """Return the key of a TuneTrial's experiment if this very state of it is here."""
         metadata = trial["metadata"]
         key = _experiment_key(metadata)
-        if key is None:
-            return None
         known = self._trials.get(key, {}).get(metadata["name"])
         version = metadata.get("resourceVersion")
         return key if known is not None and version and _identity(known) == (metadata.get("uid"), version) else None
@@ -96,15 +95,20 @@ class ObjectCache:
     def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Store a pod; return the key of its experiment, None when it is not ours."""
         lean = _lean(item)
-        if (lean["metadata"].get("labels") or {}).get(ROLE_LABEL) == DECIDER_ROLE:
+        metadata = lean["metadata"]
+        labels = metadata.get("labels") or {}
+        if labels.get(ROLE_LABEL) == DECIDER_ROLE:
             return self._update(self._deciders, lean, deleted=deleted)
-        name = (lean["metadata"].get("labels") or {}).get(OBJECT_LABEL)
+        known = ""
+        if not labels.get(EXPERIMENT_LABEL):  # another client has removed it: what happens to the pod still counts
+            known, _ = self._find_pod(metadata["namespace"], metadata["name"], str(metadata.get("uid", "")))
+        name = labels.get(OBJECT_LABEL)
         if not name:
-            key = self._update(self._pods, lean, deleted=deleted)
+            key = self._update(self._pods, lean, deleted=deleted, key=known)
             if key is not None:
-                self._index_pod(key, item["metadata"])
+                self._index_pod(key, metadata)
             return key
-        key = self._update(self._parts, lean, deleted=deleted)
+        key = self._update(self._parts, lean, deleted=deleted, key=known)
         if key is not None:
             names = self._of_object.setdefault(key, {}).setdefault(name, set())
             (names.discard if deleted else names.add)(lean["metadata"]["name"])
@@ -147,20 +151,26 @@ class ObjectCache:
         self._index_pod(key, composite["metadata"])
 
     def _index_pod(self, key: str, metadata: Mapping[str, Any]) -> None:
-        name, trial_id = metadata["name"], _trial_of(metadata)
-        where = metadata["namespace"], name
-        by_trial = self._pods_by_trial.setdefault(key, {})
-        if name in self._pods.get(key, {}):
-            self._keys_of_pods[where] = key
-            by_trial.setdefault(trial_id, set()).add(name)
-            return
-        self._keys_of_pods.pop(where, None)
+        name, where = metadata["name"], (metadata["namespace"], metadata["name"])
+        if (stored := _unpack(self._pods.get(key, {}).get(name))) is not None:  # what came may be older
+            before, trial_id = self._index_of_pods.get(where), _trial_of(stored["metadata"])
+            if before == (key, trial_id):
+                return
+            if before is not None:  # the label of a reused pod has changed
+                self._remove_from_index(*before, name)
+            self._index_of_pods[where] = key, trial_id
+            self._pods_by_trial.setdefault(key, {}).setdefault(trial_id, set()).add(name)
+        elif (before := self._index_of_pods.pop(where, None)) is not None:
+            self._remove_from_index(*before, name)
+
+    def _remove_from_index(self, key: str, trial_id: str, name: str) -> None:
+        by_trial = self._pods_by_trial.get(key, {})
         found = by_trial.get(trial_id, set())
         found.discard(name)
         if not found:
             by_trial.pop(trial_id, None)
         if not by_trial:
-            del self._pods_by_trial[key]
+            self._pods_by_trial.pop(key, None)
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
@@ -187,7 +197,7 @@ class ObjectCache:
         return _unpack(self._find_pod(namespace, name, uid)[1])
 
     def _find_pod(self, namespace: str, name: str, uid: str) -> tuple[str, Object | _Packed | None]:
-        key = self._keys_of_pods.get((namespace, name), "")
+        key, _ = self._index_of_pods.get((namespace, name), ("", ""))
         pod = self._pods.get(key, {}).get(name)
         if pod is not None and _identity(pod)[0] == uid:
             return key, pod
@@ -213,8 +223,7 @@ class ObjectCache:
         """Return the pods of an experiment whose label names the trial."""
         pods = self._pods.get(key, {})
         known = sorted(self._pods_by_trial.get(key, {}).get(trial_id, ()))
-        found = [_unpack(pods[name]) for name in known if name in pods]
-        return [pod for pod in found if _trial_of(pod["metadata"]) == trial_id]  # labels of reused pods change
+        return [_unpack(pods[name]) for name in known if name in pods]
 
     def deleted_pod(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
@@ -245,15 +254,17 @@ class ObjectCache:
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
         for name in self._pods.get(key, {}):
-            self._keys_of_pods.pop((key.partition("/")[0], name), None)
+            self._index_of_pods.pop((key.partition("/")[0], name), None)
         stores = (self._trials, self._stops, self._pods, self._pods_by_trial, self._parts, self._of_object)
         for store in (*stores, self._composers, self._deciders):
             store.pop(key, None)
 
-    def _update(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
+    def _update(
+        self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool, key: str = ""
+    ) -> str | None:
         metadata = item["metadata"]
-        key = _experiment_key(metadata)
-        if key is None:
+        key = key or _experiment_key(metadata)
+        if not key:
             return None
         objects = store.setdefault(key, {})
         self._put(objects, metadata["name"], item, deleted=deleted)
@@ -289,10 +300,10 @@ def _trial_of(metadata: Mapping[str, Any]) -> str:
     return str((metadata.get("labels") or {}).get(TRIAL_ID_LABEL, ""))
 
 
-def _experiment_key(metadata: Mapping[str, Any]) -> str | None:
-    """Return the key of the experiment that an object's label names, None if it has none."""
+def _experiment_key(metadata: Mapping[str, Any]) -> str:
+    """Return the key of the experiment that an object's label names, "" if it has none."""
     experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
-    return f"{metadata['namespace']}/{experiment}" if experiment else None
+    return f"{metadata['namespace']}/{experiment}" if experiment else ""
 
 
 @overload

@@ -638,11 +638,14 @@ class DurableExperiment:
             await asyncio.sleep(0)  # there may be thousands of files, and calls to answer
             if self._broken is not None:
                 return
+        late = self.journaled.files.completed()
         if not self._in_storage:
             self.journaled.sync()
         replica = self._replica
         if replica is None:
             return
+        for trial in late:
+            replica.copy_soon(self.dirname(trial))
         self._record_silence()
         if errors := replica.errors - self._replica_errors:
             self._replica_errors += errors

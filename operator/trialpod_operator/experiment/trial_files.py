@@ -88,6 +88,8 @@ class TrialFiles:
         self._unopened: dict[str, tuple[Trial, list[_Batch]]] = {}  # results of trials whose files are not open
         self._absent: dict[str, Trial] = {}  # trials whose files are not here yet
         self._failures: dict[str, list[_Failure]] = {}  # of those, to be added when they are
+        self._incomplete: dict[str, Trial] = {}  # trials that have ended, and whose last lines are not written yet
+        self._completed: list[Trial] = []  # those of them whose lines are written now
         self.dirnames: dict[str, str] = {}
         self.resumed: dict[str, Offsets] = {}  # where files that are not open continue
 
@@ -192,18 +194,28 @@ class TrialFiles:
             self._add_failure(trial, failure)
 
     def ended(self, trial: Trial) -> None:
-        """Complete the files of a trial."""
+        """Complete the files of a trial; where they cannot be written now, `completed` tells when they are."""
         if trial.trial_id in self._absent:
             self._unopened.setdefault(trial.trial_id, (trial, []))
+            return
+        self._incomplete[trial.trial_id] = trial
         if not self._open_now(trial.trial_id):
             return
         log = self._logs.get(trial.trial_id)
-        if log is None or self._flushed(trial.trial_id, log):
+        if log is not None and not self._flushed(trial.trial_id, log):
+            self._dirty.add(trial.trial_id)
+        else:
+            del self._incomplete[trial.trial_id]
             if log is not None and trial.may_be_retried:
                 self.resumed[trial.trial_id] = log.offsets()  # its user may have it retried
             self._dirty.discard(trial.trial_id)
             self._logs.pop(trial.trial_id, None)
             self._paths.pop(trial.trial_id, None)
+
+    def completed(self) -> list[Trial]:
+        """Return the trials whose files were completed by a flush after their end; each once."""
+        found, self._completed = self._completed, []
+        return found
 
     def flush(self) -> None:
         """Write what is buffered to the operating system."""
@@ -217,8 +229,16 @@ class TrialFiles:
         for number, trial_id in enumerate(list(self._dirty), 1):
             if self._flushed(trial_id, self._logs.get(trial_id)):
                 self._dirty.discard(trial_id)
+                self._complete_late(trial_id)
             if number % SLICE == 0:
                 yield
+
+    def _complete_late(self, trial_id: str) -> None:
+        trial = self._incomplete.pop(trial_id, None)
+        if trial is not None and trial.ended:  # else its user has had it retried
+            self.ended(trial)
+            if trial_id not in self._incomplete:
+                self._completed.append(trial)
 
     def offsets(self) -> dict[str, Offsets]:
         """Return the lengths of the files of trials that may continue, after flushing them.

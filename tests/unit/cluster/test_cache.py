@@ -6,6 +6,8 @@ import gc
 import tracemalloc
 from typing import Any
 
+import msgspec
+
 from python_steps import count
 from trialpod_operator.cluster.cache import ObjectCache
 
@@ -138,3 +140,46 @@ def test_a_trial_that_has_ended_takes_less_than_two_kilobytes() -> None:
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken / number < 2000
+
+
+class TestLabelsThatChange:
+    def test_a_pod_without_its_experiment_label_is_still_followed(self) -> None:
+        seen = ObjectCache()
+        seen.update_pod(pod(), deleted=False)
+        changed = pod(version=2)
+        changed["metadata"]["labels"], changed["status"] = {}, {"phase": "Failed"}
+        assert seen.update_pod(changed, deleted=False) == KEY
+        found = seen.pod(KEY, "digits-d75de-00000-1")
+        assert found is not None
+        assert (found["status"], found["metadata"]["labels"]) == ({"phase": "Failed"}, {})
+        assert seen.update_pod(changed, deleted=True) == KEY
+        assert seen.pods(KEY) == []
+
+    def test_another_pod_without_labels_is_not_ours(self) -> None:
+        seen = ObjectCache()
+        seen.update_pod(pod(), deleted=False)
+        other = pod(version=2)
+        other["metadata"] |= {"uid": "another", "labels": {}}
+        assert seen.update_pod(other, deleted=False) is None
+        assert len(seen.pods(KEY)) == 1
+
+    def test_a_reused_pod_is_found_by_its_latest_trial_alone(self) -> None:
+        seen = ObjectCache()
+        for number in range(3):
+            reused = pod(version=number + 1)
+            reused["metadata"]["labels"]["trialpod.dev/trial-id"] = f"t{number}"
+            seen.update_pod(reused, deleted=False)
+        assert [len(seen.pods_of_trial(KEY, f"t{number}")) for number in range(3)] == [0, 0, 1]
+        late = pod(version=1)
+        late["metadata"]["labels"]["trialpod.dev/trial-id"] = "t0"
+        seen.update_pod(late, deleted=False)
+        assert [len(seen.pods_of_trial(KEY, f"t{number}")) for number in range(3)] == [0, 0, 1]
+
+    def test_a_reused_pod_takes_the_memory_of_one_trial(self) -> None:
+        seen, sizes = ObjectCache(), []
+        for number in range(400):
+            reused = pod(version=number + 1)
+            reused["metadata"]["labels"]["trialpod.dev/trial-id"] = f"t{number}"
+            seen.update_pod(reused, deleted=False)
+            sizes.append(len(msgspec.json.encode(seen._pods_by_trial, enc_hook=sorted)))
+        assert max(sizes) < 2 * sizes[0]

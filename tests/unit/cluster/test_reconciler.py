@@ -111,7 +111,16 @@ def test_an_operator_that_was_away_at_the_end_keeps_the_logs(play: Play) -> None
     play(scenario)
 
 
-def test_pod_whose_label_a_user_has_changed_is_deleted(play: Play) -> None:
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [("attempt", "x"), ("attempt", None), ("trial-id", "x"), ("trial-id", None), ("experiment", None)],
+)
+def test_pod_whose_label_a_user_has_changed_is_deleted(play: Play, label: str, value: str | None) -> None:
+    def change(pod: dict[str, Any]) -> None:
+        labels = pod["metadata"]["labels"]
+        del labels[f"trialpod.dev/{label}"]
+        labels |= {} if value is None else {f"trialpod.dev/{label}": value}
+
     async def scenario(world: World) -> None:
         def refuse(method: str, path: str, _body: object) -> object:
             return fake_api.error(method, path, 500, "InternalError") if path.endswith("/log") else None
@@ -120,10 +129,26 @@ def test_pod_whose_label_a_user_has_changed_is_deleted(play: Play) -> None:
         await world.apply(numSamples=2, maxConcurrentTrials=1)
         await until(lambda: len(world.pods.begun) == 2)
         ended = next(pod for pod in world.api.all("pods") if pod["status"]["phase"] == "Succeeded")
-        world.api.edit(ended, lambda pod: pod["metadata"]["labels"].update({"trialpod.dev/attempt": "x"}))
+        world.api.edit(ended, change)
         world.operator.kube.faults.clear()
         await world.until_over()
         assert world.operator.errors == []
+
+    play(scenario)
+
+
+def test_a_pod_without_its_experiment_label_is_followed(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 50
+        await world.apply(numSamples=1)
+        await world.until_running()
+        (pod,) = world.pods.live()
+        pod = world.api.edit(pod, lambda each: each["metadata"]["labels"].pop("trialpod.dev/experiment"))
+        await asyncio.sleep(1.0)
+        world.pods.kill(pod)
+        status = await world.until_over()
+        assert (status["failures"], world.states()) == (1, ["ERROR"])
+        world.check_results()
 
     play(scenario)
 

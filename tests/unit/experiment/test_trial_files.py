@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from trialpod_operator.engine.trial import Trial
+from trialpod_operator.engine.trial import ERROR, PENDING, TERMINATED, Trial
 from trialpod_operator.experiment.trial_files import SLICE, TrialFiles
 
 
@@ -79,6 +79,45 @@ class TestFlushInSlices:
             sum((files.path(each) / "result.json").exists() for each in trials) for _ in files.flush_in_slices()
         ]
         assert written == [SLICE, 2 * SLICE, 3 * SLICE]
+
+
+class TestLinesAfterTheEnd:
+    def test_trials_whose_last_lines_come_late_are_told_once(self, tmp_path: Path) -> None:
+        files = TrialFiles(tmp_path, "train")
+        one, other = trial(0), trial(1)
+        for each in (one, other):
+            files.create(each)
+            each.status = TERMINATED
+        (files.path(one) / "result.json").mkdir()
+        for each in (one, other):
+            files.append(each, [{"training_iteration": 1}])
+            files.ended(each)
+        files.flush()
+        assert files.completed() == []
+        (files.path(one) / "result.json").rmdir()
+        files.flush()
+        assert json.loads((files.path(one) / "result.json").read_text())["training_iteration"] == 1
+        assert files.completed() == [one]
+        files.flush()
+        assert files.completed() == []
+        assert files.offsets() == {}, "its files are closed"
+
+    def test_a_trial_that_is_retried_meanwhile_continues(self, tmp_path: Path) -> None:
+        files = TrialFiles(tmp_path, "train")
+        one = trial()
+        files.create(one)
+        one.status = ERROR
+        (files.path(one) / "result.json").mkdir()
+        files.append(one, [{"training_iteration": 1}])
+        files.ended(one)
+        one.status = PENDING
+        (files.path(one) / "result.json").rmdir()
+        files.append(one, [{"training_iteration": 2}])
+        files.flush()
+        assert files.completed() == []
+        lines = (files.path(one) / "result.json").read_text().splitlines()
+        assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2]
+        assert files.offsets().keys() == {one.trial_id}
 
 
 class TestFailures:

@@ -54,6 +54,11 @@ class Attention:
         self._sweep_at = min(self._sweep_at, at)
 
     @property
+    def has_sweep(self) -> bool:
+        """Whether a time for the next sweep is set."""
+        return self._sweep_at < math.inf
+
+    @property
     def due_at(self) -> float:
         """When the next sweep or removal is due, in seconds since the epoch."""
         return min(self._sweep_at, self._removal_at)

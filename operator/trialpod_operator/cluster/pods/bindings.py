@@ -113,7 +113,7 @@ class PodBindings:
             GroupWork(key, cache, work, clock),
             InPlaceReservations(clock),
         )
-        self._collector = PodGarbageCollector(key, work, cache, self._collect_again)
+        self._collector = PodGarbageCollector(key, work, cache, clock, self._collect_again)
         self._endings = AttemptEndings(self._pods, on_ending)
         self._creation = PodCreation(self._pods)
         self._diagnostics = PodDiagnostics(self._pods)
@@ -556,7 +556,7 @@ class PodBindings:
             times += self._pods.idle_pods.times() if self._pods.idle_pods is not None else []
         times.append(self._pods.work.rejections.until)
         times = [at for at in times if at > began]
-        if look.sweeps and bindings:
+        if bindings and (look.sweeps or not attention.has_sweep):
             times.append(began + (POLL_INTERVAL_S if self._pods.unassigned() else SILENT_S / 3))
         for at in times:
             attention.sweep_by(at)

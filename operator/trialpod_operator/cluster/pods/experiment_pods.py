@@ -42,6 +42,7 @@ class ExperimentPods:
         attention: which attempts the next pass looks at.
         starting: those that may not have started their work yet, by trial id.
         in_other_pods: those that were bound to a pod of another trial, by that.
+        other_pods: the same pods, by trial id; an attempt may have returned to a pod of its own since.
     """
 
     key: str
@@ -60,6 +61,7 @@ class ExperimentPods:
     attention: Attention = field(default_factory=Attention)
     starting: dict[str, PodBinding] = field(default_factory=dict)
     in_other_pods: dict[PodKey, PodBinding] = field(default_factory=dict)
+    other_pods: dict[str, PodKey] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
@@ -85,13 +87,15 @@ class ExperimentPods:
             self.starting[trial_id] = binding
         if binding.pod_trial:
             self.in_other_pods[binding.pod_key] = binding
+            self.other_pods[trial_id] = binding.pod_key
         self.attention.add(trial_id)
 
     def unbind(self, trial_id: str) -> PodBinding | None:
         """The trial's attempt should have no pod any more; return its binding."""
         binding = self.bindings.pop(trial_id, None)
-        if binding is not None and self.in_other_pods.get(binding.pod_key) is binding:
-            del self.in_other_pods[binding.pod_key]
+        other_pod = self.other_pods.pop(trial_id, None)
+        if binding is not None and other_pod is not None and self.in_other_pods.get(other_pod) is binding:
+            del self.in_other_pods[other_pod]
         return binding
 
     def is_bound(self, binding: PodBinding) -> bool:
@@ -108,8 +112,7 @@ class ExperimentPods:
             return None
         if self.bindings.get(other.trial.trial_id) is other and other.pod_key == which:
             return other
-        del self.in_other_pods[which]  # it begins in a pod of its own after all
-        return None
+        return None  # it begins in a pod of its own after all
 
     def unassigned(self) -> list[PodBinding]:
         """Return the attempts that have not started their work."""

@@ -3,9 +3,10 @@
 While attempts are in progress, finished pods are deleted outside of the passes, which never wait for a log: nothing
 else is done with such a pod, and one such task runs at a time. It ends with the bindings (`close`).
 
-Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
+Invariants: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
 without, after a while (`logs.LOG_TIMEOUT_S`); one that has not exited, after a moment (`logs.LOG_WAIT_S`), and its
-log is read until it is gone. Owned by the event loop.
+log is read until it is gone. A pod that cannot be deleted yet holds up no other: it is retried behind those that
+have not been tried. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -47,18 +48,28 @@ class PodGarbageCollector:
         key: "namespace/name" of the experiment.
         work: acts at the API server.
         cache: what the watches have shown.
+        clock: seconds since the epoch.
         again: asks for another pass: there may be more to delete.
     """
 
-    def __init__(self, key: str, work: PodWork, cache: ObjectCache, again: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        key: str,
+        work: PodWork,
+        cache: ObjectCache,
+        clock: Callable[[], float],
+        again: Callable[[], None] = lambda: None,
+    ) -> None:
         self._key = key
         self._work = work
         self._cache = cache
+        self._clock = clock
         self._again = again
         self._beside: asyncio.Task[None] | None = None  # takes finished pods away
         self._leave_by: dict[str, float] = {}  # by pod name
         self._noted: dict[str, None] = {}  # names of the pods that may be without an attempt, in that order
-        self._look_at = 0.0  # when logs are asked for again
+        self._retry_at: dict[str, float] = {}  # by the name of a finished pod that could not be deleted
+        self._look_at = 0.0  # when there are more finished pods than were deleted at once
         self._gather_until = 0.0  # when finished pods are deleted however few there are; 0 = there are none
 
     def expect_exit(self, name: str, now: float, workers: Collection[str] = ()) -> None:
@@ -121,7 +132,9 @@ class PodGarbageCollector:
             if stays(pod):
                 continue
             if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                if name not in stopped and not self._has_its_place(pod):
+                if self._has_its_place(pod):
+                    self._noted.pop(name, None)
+                elif name not in stopped:
                     finished.append(pod)
             elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
                 unfinished.append(pod)
@@ -140,25 +153,30 @@ class PodGarbageCollector:
                 continue  # it continues with another attempt, since a moment ago
             await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
         self._look_at = 0.0
+        finished = self._due(finished, now)
         if not finished:
             self._gather_until = 0.0
         elif current and len(finished) < MAX_BATCH:
             self._gather_until = self._gather_until or now + GATHER_S
             if now < self._gather_until:
                 return
-        if self._beside is not None:
+        if self._beside is not None or not finished:
             return  # it asks for another pass when it is done
-        late = finished[MAX_BATCH:]
-        if finished := finished[:MAX_BATCH]:
-            self._gather_until = 0.0
-            if current:
-                self._beside = asyncio.ensure_future(self._take_away(finished, trials))
-                return
-            done = await self._collect(finished, trials)
-            if late:
-                self._look_at = now + 0.01
-            elif done < len(finished):
-                self._look_at = now + LOG_AGAIN_S
+        self._gather_until = 0.0
+        batch = finished[:MAX_BATCH]
+        if current:
+            self._beside = asyncio.ensure_future(self._take_away(batch, trials))
+            return
+        await self._collect(batch, trials)
+        if len(finished) > len(batch):
+            self._look_at = now + 0.01
+
+    def _due(self, finished: list[Object], now: float) -> list[Object]:
+        """Return the finished pods that are to be deleted now, those that were not tried yet before the others."""
+        names_now = {pod["metadata"]["name"] for pod in finished}
+        self._retry_at = {name: at for name, at in self._retry_at.items() if name in names_now}
+        due = [pod for pod in finished if now >= self._retry_at.get(pod["metadata"]["name"], now)]
+        return sorted(due, key=lambda pod: self._retry_at.get(pod["metadata"]["name"], 0.0))
 
     def _without_attempt(self, current: Collection[str], *, every: bool) -> list[Object]:
         """Return the pods, or those of the noted ones, whose attempts do not continue; they stay noted."""
@@ -178,19 +196,30 @@ class PodGarbageCollector:
             return True
         return uid in self._work.ended_running and pod["metadata"]["name"] not in stopped
 
-    async def _collect(self, finished: list[Object], trials: Mapping[str, Trial]) -> int:
-        done = await self._work.collect_finished(finished, trials)
-        for pod in done:
-            self._leave_by.pop(pod["metadata"]["name"], None)
-        return len(done)
+    async def _collect(self, finished: list[Object], trials: Mapping[str, Trial]) -> None:
+        """Delete finished pods; those that cannot be deleted yet are retried later, also after an error."""
+        wait_s, done = LOG_AGAIN_S, set[str]()
+        try:
+            done |= {pod["metadata"]["name"] for pod in await self._work.collect_finished(finished, trials)}
+        except Exception as error:
+            wait_s = max(wait_s, getattr(error, "retry_after_s", 0.0))
+            raise
+        finally:
+            for pod in finished:
+                name = pod["metadata"]["name"]
+                if name in done or pod["metadata"].get("uid") in self._work.deleted:
+                    self._leave_by.pop(name, None)
+                    self._retry_at.pop(name, None)
+                else:
+                    self._retry_at[name] = self._clock() + wait_s
 
     async def _take_away(self, finished: list[Object], trials: Mapping[str, Trial]) -> None:
         try:
-            if await self._collect(finished, trials) < len(finished):
-                await asyncio.sleep(LOG_AGAIN_S)
+            await self._collect(finished, trials)
         except (ApiError, NotServedError, StorageError) as error:
             logger.info("finished pods of %s cannot be deleted yet: %s", self._key, error)
-            await asyncio.sleep(max(LOG_AGAIN_S, getattr(error, "retry_after_s", 0.0)))
+        except Exception:  # a defect: it is retried like any other failure, and no other pod waits for it
+            logger.exception("finished pods of %s cannot be deleted", self._key)
         finally:
             self._beside = None
         self._again()
@@ -203,7 +232,8 @@ class PodGarbageCollector:
 
     def times(self) -> list[float]:
         """Return when there will be something to do."""
-        return [*self._leave_by.values(), *(at for at in (self._look_at, self._gather_until) if at)]
+        soon = (at for at in (self._look_at, self._gather_until) if at)
+        return [*self._leave_by.values(), *self._retry_at.values(), *soon]
 
     def _has_its_place(self, pod: Object) -> bool:
         """Whether a finished pod is to stay, and its log is kept."""

@@ -8,6 +8,7 @@ Owned by the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 REJECTION_BACKOFF_S = 1.0
 MAX_REJECTION_BACKOFF_S = 30.0
-
-DELETE_BATCH = 50
 
 NO_QUEUES_S = 300.0
 """Minimum interval between requests for Kueue's objects where there are none, or reading is forbidden."""
@@ -320,31 +319,46 @@ class PodWork:
     async def collect_finished(self, pods: list[Object], trials: Mapping[str, Trial]) -> list[Object]:
         """Keep the logs of finished pods and delete them, or leave them; return those that are done with.
 
+        What fails for one keeps no other from it.
+
         Args:
             pods: that have ended.
             trials: the engine's, by id.
+
+        Raises:
+            ApiError, NotServedError, StorageError: the first failure, once all were tried.
         """
-        kept = await gather_all(*(self.logs.keep(pod, trials) for pod in pods))
-        done = [pod for pod, is_kept in zip(pods, kept, strict=True) if is_kept]
-        ready = [pod for pod in done if not self.stays(pod)]
+        kept = await asyncio.gather(*(self.logs.keep(pod, trials) for pod in pods), return_exceptions=True)
+        done = [pod for pod, is_kept in zip(pods, kept, strict=True) if is_kept is True]
+        together: dict[tuple[str, str], list[Object]] = {}  # by attempt number, and rank
+        requests = []
         for pod in done:
+            labels = pod["metadata"].get("labels") or {}
             if self.stays(pod):
-                body = {"metadata": {"annotations": {names.LOG_KEPT_ANNOTATION: "true"}}}
-                patched = await self._kube.patch(self._collection(), pod["metadata"]["name"], body)
-                if patched is not None and self.objects is not None:
-                    self.objects.put(patched)
-                elif patched is not None:
-                    self._cache.update_pod(patched, deleted=False)
-        for pod in [each for each in ready if pod_key(each) or self.objects is not None]:
-            ready.remove(pod)  # its labels may be another one's, too; an object has its pods deleted
-            await self.delete_pod(pod)
-        for start in range(0, len(ready), DELETE_BATCH):
-            batch = ready[start : start + DELETE_BATCH]
-            if len(batch) == 1:
-                await self.delete_pod(batch[0])
+                requests.append(self._mark_kept(pod))
+            elif pod_key(pod) is not None or self.objects is not None or not labels.keys() >= _SELECTED_BY:
+                # Its labels may be another one's, too; an object has its pods deleted; a user has removed a label.
+                requests.append(self.delete_pod(pod))
             else:
-                await self._delete_together(batch)
+                key = labels[names.ATTEMPT_LABEL], labels.get(names.RANK_LABEL, "")
+                together.setdefault(key, []).append(pod)
+        for (attempt, rank), batch in together.items():
+            is_one = len(batch) == 1
+            requests.append(self.delete_pod(batch[0]) if is_one else self._delete_together(attempt, rank, batch))
+        await gather_all(*requests)
+        for failure in kept:
+            if isinstance(failure, BaseException):
+                raise failure
         return done
+
+    async def _mark_kept(self, pod: Object) -> None:
+        """Note at a finished pod that stays that its log is kept."""
+        body = {"metadata": {"annotations": {names.LOG_KEPT_ANNOTATION: "true"}}}
+        patched = await self._kube.patch(self._collection(), pod["metadata"]["name"], body)
+        if patched is not None and self.objects is not None:
+            self.objects.put(patched)
+        elif patched is not None:
+            self._cache.update_pod(patched, deleted=False)
 
     def stays(self, pod: Object) -> bool:
         """Return whether the manifest wants a finished pod to stay."""
@@ -381,25 +395,22 @@ class PodWork:
                 self._counted = self._unfinished()
             return None
 
-    async def _delete_together(self, batch: list[Object]) -> None:
-        """Delete finished pods in one request for each attempt number, and rank, among them."""
-        by_attempt: dict[tuple[str, str], list[Object]] = {}
-        for pod in batch:
-            labels = pod["metadata"]["labels"]
-            key = labels.get(names.ATTEMPT_LABEL, ""), labels.get(names.RANK_LABEL, "")
-            by_attempt.setdefault(key, []).append(pod)
-        for (attempt, rank), pods in by_attempt.items():
-            ids = sorted(pod["metadata"]["labels"][names.TRIAL_ID_LABEL] for pod in pods)
-            selector = (
-                f"{names.EXPERIMENT_LABEL}={self._owner.name},{names.ATTEMPT_LABEL}={attempt},"
-                f"{names.TRIAL_ID_LABEL} in ({','.join(ids)})"
-            )
-            if rank:  # the attempt's other pods may not be done with
-                selector += f",{names.RANK_LABEL}={rank}"
-            uids = {str(pod["metadata"].get("uid", "")) for pod in pods}
-            self.deleted |= uids
-            try:
-                await self._kube.delete_all(paths.pods(self._owner.namespace), selector)
-            except BaseException:
-                self.deleted -= uids
-                raise
+    async def _delete_together(self, attempt: str, rank: str, pods: list[Object]) -> None:
+        """Delete finished pods of one attempt number, and rank, in one request."""
+        ids = sorted(pod["metadata"]["labels"][names.TRIAL_ID_LABEL] for pod in pods)
+        selector = (
+            f"{names.EXPERIMENT_LABEL}={self._owner.name},{names.ATTEMPT_LABEL}={attempt},"
+            f"{names.TRIAL_ID_LABEL} in ({','.join(ids)})"
+        )
+        if rank:  # the attempt's other pods may not be done with
+            selector += f",{names.RANK_LABEL}={rank}"
+        uids = {str(pod["metadata"].get("uid", "")) for pod in pods}
+        self.deleted |= uids
+        try:
+            await self._kube.delete_all(paths.pods(self._owner.namespace), selector)
+        except BaseException:
+            self.deleted -= uids
+            raise
+
+
+_SELECTED_BY = frozenset({names.EXPERIMENT_LABEL, names.TRIAL_ID_LABEL, names.ATTEMPT_LABEL})

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import virtual_time
 from virtual_time import until
 
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster.cache import ObjectCache
-from trialpod_operator.cluster.pods.garbage_collector import GATHER_S, LEAVE_S, MAX_BATCH, PodGarbageCollector
+from trialpod_operator.cluster.pods.garbage_collector import (
+    GATHER_S,
+    LEAVE_S,
+    LOG_AGAIN_S,
+    MAX_BATCH,
+    PodGarbageCollector,
+)
 from trialpod_operator.cluster.pods.pod_work import PodWork
 
 KEY = "team/digits"
@@ -20,11 +29,14 @@ class Work:
     """Takes down what is deleted together; `takes` = the server has answered."""
 
     takes: asyncio.Event | None = None
+    stuck: frozenset[str] = frozenset()  # names of pods whose deletion fails, or whose log cannot be had
+    error: Exception | None = None  # raised for those
 
     def __init__(self) -> None:
         self.deleted: set[str] = set()
         self.ended_running: set[str] = set()
         self.batches: list[list[str]] = []
+        self.asked_to_stay = 0
         self.steps: list[tuple[str, str]] = []  # what was done with pods that run
         self.logs = SimpleNamespace(
             forget_deleted=lambda: None,
@@ -46,33 +58,42 @@ class Work:
         if self.takes is not None:
             await self.takes.wait()
         self.batches.append([pod["metadata"]["name"] for pod in pods])
-        self.deleted |= {pod["metadata"]["uid"] for pod in pods}
-        return pods
+        done = [pod for pod in pods if pod["metadata"]["name"] not in self.stuck]
+        self.deleted |= {pod["metadata"]["uid"] for pod in done}
+        if len(done) < len(pods) and self.error is not None:
+            raise self.error
+        return done
 
-    def stays(self, _pod: dict[str, Any]) -> bool:
-        return False
+    def stays(self, pod: dict[str, Any]) -> bool:
+        self.asked_to_stay += 1
+        return bool(pod["metadata"].get("annotations"))
 
 
 class World:
     def __init__(self) -> None:
         self.work, self.cache = Work(), ObjectCache()
         self.asked = 0
-        self.collector = PodGarbageCollector(KEY, cast(PodWork, self.work), self.cache, self._again)
+        self.now = 0.0
+        work = cast(PodWork, self.work)
+        self.collector = PodGarbageCollector(KEY, work, self.cache, lambda: self.now, self._again)
 
     def _again(self) -> None:
         self.asked += 1
 
-    def finish(self, *names: str, phase: str = "Succeeded") -> None:
+    def finish(self, *names: str, phase: str = "Succeeded", **more: Any) -> None:
         for name in names:
             metadata = {
                 "name": name,
                 "namespace": "team",
                 "uid": name,
                 "labels": {"trialpod.dev/experiment": "digits"},
+                **more,
             }
             self.cache.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": phase}}, deleted=False)
 
     def look(self, now: float, *current: str, stopped: tuple[str, ...] = (), every: bool = True) -> list[list[str]]:
+        self.now = now
+
         async def one() -> None:
             await self.collector.collect(now, current, stopped, lambda _: False, {}, every=every)
             await asyncio.sleep(0)  # what is done beside the passes
@@ -139,6 +160,47 @@ def test_nothing_is_taken_away_once_it_is_closed() -> None:
     asyncio.run(test())
 
 
+class TestPodsThatCannotBeDeletedYet:
+    """They hold up no other: a node's logs may be out of reach for a minute, a webhook may refuse for ever."""
+
+    PODS = tuple(f"pod-{number:02d}" for number in range(3 * MAX_BATCH))
+
+    def _world(self, *, current: str, error: Exception | None = None) -> World:
+        world = World()
+        world.work.stuck, world.work.error = frozenset(self.PODS[:MAX_BATCH]), error
+        world.finish(*self.PODS)
+        for now in (100.0, 100.1, 100.2):
+            with contextlib.suppress(ApiError):
+                world.look(now, *filter(None, [current]))
+        return world
+
+    @pytest.mark.parametrize("current", ["other", ""])
+    def test_logs_that_are_out_of_reach_delay_no_other(self, current: str) -> None:
+        world = self._world(current=current)
+        assert world.work.deleted == set(self.PODS[MAX_BATCH:])
+        assert min(world.collector.times()) == 100.0 + LOG_AGAIN_S
+
+    @pytest.mark.parametrize("current", ["other", ""])
+    def test_refused_deletions_delay_no_other(self, current: str) -> None:
+        error = ApiError("DELETE", "pods", 403, {"message": "refused by a webhook"})
+        assert self._world(current=current, error=error).work.deleted == set(self.PODS[MAX_BATCH:])
+
+    def test_they_are_retried_after_those_not_tried_yet(self) -> None:
+        world = self._world(current="other")
+        world.finish(*(f"new-{number:02d}" for number in range(MAX_BATCH)))
+        world.look(102.0, "other")
+        assert {name[:3] for name in world.work.batches[-1]} == {"new"}
+        world.work.stuck = frozenset()
+        world.look(102.1, "other")
+        assert world.work.deleted >= set(self.PODS)
+
+    def test_a_defect_leaves_a_log_and_is_retried(self, caplog: pytest.LogCaptureFixture) -> None:
+        world = self._world(current="other", error=KeyError("label"))
+        assert world.asked == 3
+        assert "cannot be deleted" in caplog.text
+        assert world.work.deleted == set(self.PODS[MAX_BATCH:])
+
+
 class TestLogsOfPodsThatRun:
     def test_one_that_does_not_stop_is_read_before_and_after(self) -> None:
         world = World()
@@ -175,6 +237,15 @@ class TestLogsOfPodsThatRun:
 
 class TestNotedPods:
     """Between two sweeps only those pods are considered that were noted."""
+
+    def test_one_that_stays_is_not_considered_again(self) -> None:
+        world = World()
+        world.finish("pod-1", annotations={"trialpod.dev/log-kept": "true"})
+        world.collector.note("pod-1")
+        world.look(0.0, "current", every=False)
+        asked = world.work.asked_to_stay
+        world.look(1.0, "current", every=False)
+        assert (asked, world.work.asked_to_stay) == (1, 1)
 
     def test_one_that_was_not_noted_is_left_to_a_sweep(self) -> None:
         world = World()
