@@ -171,12 +171,12 @@ def _numbered(name: str | None, place: int) -> str | None:
 
 def run_experiments(
     experiments: Experiment | Mapping[str, Any] | Sequence[Experiment | Mapping[str, Any]],
-    *,
     scheduler: Any = None,
     server_port: int | None = None,
     verbose: int | None = None,
     progress_reporter: Any = None,
     resume: bool | str | None = None,
+    *,
     resume_config: ResumeConfig | None = None,
     reuse_actors: bool = False,
     raise_on_failed_trial: bool = True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -48,6 +49,16 @@ def refuse(where: str, argument: str, value: object, allowed: str) -> NoReturn:
 def is_int(value: object) -> bool:
     """Return whether a value is an integer, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def plain_int(value: Any) -> Any:
+    """Return an integer of another type, such as NumPy's, as an int; anything else as it is."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
 
 
 def choose(where: str, argument: str, value: object, allowed: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, WrongTypeError, refuse_stand_ins
-from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
+from trialpod.tune.arguments import choose, is_int, names_nearest, plain_int, refuse
 from trialpod.tune.plugins.auto import AUTO, samples_by_default
 from trialpod.tune.plugins.objectives import Objective, parse_objectives
 from trialpod.tune.results import flattened
@@ -255,6 +255,10 @@ class TuneConfig:
         if cast("int | None", self.num_samples) is None:
             budgets = (self.time_budget_s, self.max_trial_hours, self.max_gpu_hours)
             self.num_samples = samples_by_default(self.algorithm, budgets)
+        for argument in ("num_samples", "max_concurrent_trials", "seed"):
+            setattr(self, argument, plain_int(getattr(self, argument)))
+        if cast("bool | None", self.reuse_actors) is None:
+            self.reuse_actors = False
         self.validate(later=under_ray())
 
     def validate(self, *, later: bool = False) -> None:

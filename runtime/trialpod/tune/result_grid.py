@@ -171,6 +171,8 @@ class ResultGrid(Sequence[Result]):
         check_mode(where, mode)
         check_scope(where, scope)
         best, measured = best_index(self._outcome.trials, metric, mode, scope, finite_only=filter_nan_and_inf)
+        if best is None and len(self) == 1 and measured and under_ray():
+            return self[0]  # Ray returns the only trial before it looks at its numbers
         if best is None:
             raise self._nothing_best(where, metric, measured)
         return self[best]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest, refuse_stand_ins
-from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
+from trialpod.tune.arguments import choose, is_int, names_nearest, plain_int, refuse
 
 
 @names_nearest
@@ -39,6 +39,8 @@ class CheckpointConfig:
     checkpoint_at_end: bool | None = None
 
     def __post_init__(self) -> None:
+        self.num_to_keep = plain_int(self.num_to_keep)
+        self.checkpoint_frequency = plain_int(self.checkpoint_frequency)
         self.validate()
 
     def validate(self) -> None:
@@ -81,6 +83,7 @@ class FailureConfig:
     fail_fast: bool | Literal["raise"] = False
 
     def __post_init__(self) -> None:
+        self.max_failures = plain_int(self.max_failures)
         if isinstance(self.fail_fast, str) and self.fail_fast.lower() == "raise":
             self.fail_fast = "raise"  # Ray takes it in any case
         self.validate()

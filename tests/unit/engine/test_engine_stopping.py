@@ -11,6 +11,7 @@ from engine_support import Halt, ListSearch, Recorder, ScoreStopper, Shell, Time
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.function import FunctionStopper
+from trialpod.tune.stopper.stopper import Stopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
 from trialpod_operator.engine.actions import DecisionMade, StopAttempt, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
@@ -50,6 +51,20 @@ def test_a_stop_function_sees_groups_config_and_id() -> None:
     shell.results("t0", result(2, **{"eval/loss": 0.4}))
     assert shell.answer("t0").decision == "stop"
     assert {(each["trial_id"], each["config"]["x"]) for each in seen} == {("t0", 0)}
+
+
+def test_a_stop_rule_from_a_mixin_sees_the_config() -> None:
+    class Rule:
+        def __call__(self, trial_id: str, found: dict[str, Any]) -> bool:
+            return bool(found["eval"]["loss"] < found["config"]["x"])
+
+    class Mixed(Rule, Stopper):
+        def stop_all(self) -> bool:
+            return False
+
+    shell = Shell(stopper=Mixed())
+    shell.results("t0", result(1, **{"eval/loss": 0.4}))
+    assert shell.answer("t0").decision is None
 
 
 def test_stopping_a_waiting_trial_tells_the_scheduler() -> None:

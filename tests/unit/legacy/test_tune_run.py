@@ -154,6 +154,9 @@ def test_experiments_run_one_after_another(used: Any, tmp_path: Path) -> None:
     assert [request.name for request in used.requests] == ["a", "b"]
     assert [request.num_samples for request in used.requests] == [1, 2]
     assert len(trials) == 2
+    scheduler = tune.schedulers.ASHAScheduler(metric="loss", mode="min")
+    tune.run_experiments({"a": spec}, scheduler)  # as in Ray, positionally
+    assert used.requests[-1].scheduler is not None
     tune.run(Experiment("c", train, storage_path=str(tmp_path)), metric="loss", mode="min")
     assert (used.requests[-1].name, used.requests[-1].metric) == ("c", "loss")
 

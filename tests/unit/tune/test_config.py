@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trialpod.errors import InvalidInputError, NotSupportedError
@@ -103,6 +104,18 @@ def test_an_object_of_another_class_is_refused_by_name(argument: str, value: obj
 def test_two_places_to_store_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="leave upload_dir out"):
         RunConfig(storage_path="a", sync_config=SyncConfig(upload_dir="b"))
+
+
+def test_integers_of_numpy_become_plain_ones() -> None:
+    eight = np.int64(8)
+    tune = TuneConfig(num_samples=eight, max_concurrent_trials=eight, seed=eight, reuse_actors=None)  # type: ignore[arg-type]
+    kept = CheckpointConfig(num_to_keep=eight, checkpoint_frequency=eight)  # type: ignore[arg-type]
+    failure = FailureConfig(max_failures=eight)  # type: ignore[arg-type]
+    given = (tune.num_samples, tune.max_concurrent_trials, tune.seed, kept.num_to_keep, kept.checkpoint_frequency)
+    assert [type(value) for value in (*given, failure.max_failures)] == [int] * 6
+    assert tune.reuse_actors is False
+    with pytest.raises(InvalidInputError, match="must be an integer"):
+        FailureConfig(max_failures=True)
 
 
 @pytest.mark.parametrize("argument", ["sync_to_driver", "sync_to_cloud"])

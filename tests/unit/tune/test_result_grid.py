@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trialpod.compat import ray as compat
 from trialpod.errors import InvalidInputError
 from trialpod.tune import Checkpoint, ResultGrid
 from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
@@ -139,6 +140,19 @@ def test_failed_trials_can_be_best(tmp_path: Path) -> None:
 def test_nothing_but_nan_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(NoResultError, match="NaN or infinite; pass filter_nan_and_inf=False"):
         grid(tmp_path, [[math.nan], [math.nan]]).get_best_result()
+
+
+def test_under_the_name_ray_the_only_trial_is_best(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[math.nan]])
+    with pytest.raises(NoResultError, match="NaN or infinite"):
+        results.get_best_result("loss", "min")
+    compat.install(replace=True)
+    try:
+        assert best(results, "loss", "min") == 0
+        with pytest.raises(InvalidInputError, match="no trial reported the metric 'lost'"):
+            results.get_best_result("lost", "min")
+    finally:
+        compat.uninstall()
 
 
 def test_unknown_metric_names_the_nearest(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Stopper(PlugIn):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Have a class that judges in a way of its own be asked at every result, and be shown all of it."""
         super().__init_subclass__(**kwargs)
-        if "__call__" in vars(cls) and not is_ours(cls):
+        if not is_ours(next(base for base in cls.__mro__ if "__call__" in vars(base))):
             cls.sees_config = True
         if (
             "horizons" not in vars(cls)
