@@ -151,10 +151,10 @@ def _session(call: Any) -> bool:
             view=deciding.view(),
             horizons=deciding.horizons(),
         )
-        deciding.release()
+        request.snapshot = deciding.release(0.0 if answer.snapshot_wanted else None)
         while deciding.search.work():
             pass
-        if answer.snapshot_wanted:
+        if answer.snapshot_wanted and request.snapshot is None:
             request.snapshot = deciding.snapshot()
         while outbox:  # perhaps before the choices that asked for it
             sent += 1

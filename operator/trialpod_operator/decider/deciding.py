@@ -101,9 +101,20 @@ class DecidingEngine:
             self._touched.update(command.trial_id for command in choices.commands)
         return chosen
 
-    def release(self) -> None:
-        """Have the search algorithm work on what it learned."""
+    def release(self, snapshot_wait_s: float | None = None) -> bytes | None:
+        """Have the search algorithm work on what it learned; return the engine's state where it is wanted.
+
+        An algorithm that always has a suggestion to make is idle only before it is released.
+
+        Args:
+            snapshot_wait_s: as in `snapshot`; None = the state is not wanted.
+        """
+        if snapshot_wait_s is None or not self.search.is_idle:
+            self.search.release()
+            return None if snapshot_wait_s is None else self.snapshot(snapshot_wait_s)
+        found = self.snapshot()
         self.search.release()
+        return found
 
     def horizons(self, *, of_all: bool = False) -> dict[str, list[Horizon]]:
         """Return the horizons of running trials: those that may have changed since the last call, or of all."""

@@ -55,7 +55,7 @@ SNAPSHOT_WAIT_S = 0.5
 """Maximum time that choices wait for a snapshot, while the search algorithm learns from the events before them."""
 
 SNAPSHOT_RETRY_S = 10.0
-"""Minimum time between a snapshot that could not be made and the next try."""
+"""Minimum time between a snapshot that could not be made, or was waited for in vain, and the next such try."""
 
 MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
 """A larger one is not sent, as the report service would not take it: the journal is kept as it is."""
@@ -136,6 +136,7 @@ class Decider:
         self._replaying = True  # until it has all of the journal
         self._busy_s = 0.0  # of the user's code, since the last snapshot
         self._no_snapshot_before = 0.0  # of the monotonic clock
+        self._no_wait_before = 0.0  # likewise: choices wait for no snapshot
 
     def run(self) -> Outcome:
         """Decide until the session is over."""
@@ -217,21 +218,25 @@ class Decider:
                 warnings=deciding.warnings(),
             )
             self._since = None
-            deciding.release()
             self._busy_s += time.monotonic() - began
-            if answer.snapshot_wanted or self._busy_s > SNAPSHOT_INTERVAL_S:
+            wanted = answer.snapshot_wanted or self._busy_s > SNAPSHOT_INTERVAL_S
+            if wanted and time.monotonic() >= self._no_snapshot_before:
                 self._add_snapshot(deciding, request)
+            else:
+                deciding.release()
             answer = self._call(request)
         return Outcome.RESTART if answer.restart else Outcome.ENDED
 
     def _add_snapshot(self, deciding: DecidingEngine, request: DecisionRequest) -> None:
-        if time.monotonic() < self._no_snapshot_before:
+        began = time.monotonic()
+        snapshot = deciding.release(SNAPSHOT_WAIT_S if began >= self._no_wait_before else 0.0)
+        if snapshot is None and deciding.keeps_state:
+            self._no_wait_before = max(self._no_wait_before, began + SNAPSHOT_RETRY_S)
             return
         self._busy_s = 0.0
-        snapshot = deciding.snapshot(SNAPSHOT_WAIT_S)
         if snapshot is None or len(snapshot) > MAX_SNAPSHOT_BYTES:
-            self._no_snapshot_before = time.monotonic() + SNAPSHOT_RETRY_S
-            request.no_snapshot = snapshot is not None or not deciding.keeps_state
+            self._no_snapshot_before = began + SNAPSHOT_RETRY_S
+            request.no_snapshot = True
         else:
             request.snapshot = snapshot
 

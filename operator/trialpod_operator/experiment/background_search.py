@@ -191,6 +191,14 @@ class BackgroundSearcher(SearchAlgorithm):
             while self._threaded and len(self._queue) > MAX_QUEUED_CALLS and not self._closed:
                 self._condition.wait()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the state may be read now, without a call before: at most a suggestion waits for `release`."""
+        with self._condition:
+            if self._computing or self._queue or self._working:
+                return False
+        return all(call is _SUGGEST for call in self._unreleased)
+
     def quiesce(self, timeout_s: float | None = None) -> bool:
         """Have everything done that was called before an open request; return whether the state may be read now.
 

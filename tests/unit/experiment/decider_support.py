@@ -156,10 +156,8 @@ class DeciderProcess:
                 view=deciding.view(),
                 horizons=deciding.horizons(),
             )
-            deciding.release()
-            if answer.snapshot_wanted:
-                message.snapshot = deciding.snapshot()
-                message.no_snapshot = not deciding.keeps_state
+            message.snapshot = deciding.release(0.0 if answer.snapshot_wanted else None)
+            message.no_snapshot = answer.snapshot_wanted and not deciding.keeps_state
         self.answer = self.call(message)
         if answer.loading and (self.answer is None or not self.answer.loading):
             deciding.release()

@@ -196,6 +196,37 @@ class TestSnapshot:
 
         asyncio.run(test())
 
+    def test_of_a_search_that_always_suggests_continues_it(self) -> None:
+        """It is idle only between a suggestion and the request for the next one."""
+        given = request(search_alg=Slow(), num_samples=4)
+        arrived: list[SuggestionReady] = []
+
+        def opened(position: int = 0, snapshot: bytes | None = None) -> DecidingEngine:
+            plan = load_plan(pack_code(given), 7, "digits")
+            return DecidingEngine(plan, arrived.append, position, snapshot, threaded=False)
+
+        def follow(deciding: DecidingEngine, event: AnyEvent, wait_s: float | None = None) -> bytes | None:
+            deciding.decide([Item(Record(1.0, event), decided=False)])
+            snapshot = deciding.release(wait_s)
+            assert deciding.snapshot() is None, "the next suggestion is being made"
+            while deciding.search.work():
+                pass
+            return snapshot
+
+        deciding = opened()
+        assert follow(deciding, SettingsObserved(settings=settings_of(given)), 0.0) is not None
+        snapshot = follow(deciding, arrived.pop(), 0.0)
+        follow(deciding, arrived.pop())
+        (expected,) = arrived
+        arrived.clear()
+        assert snapshot is not None
+        again = opened(deciding.position - 1, snapshot)
+        again.release()
+        while again.search.work():
+            pass
+        follow(again, arrived.pop())
+        assert arrived == [expected]
+
     def test_never_waits_for_a_search_that_learns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The operator would hear nothing meanwhile, and end the session."""
         given = request(search_alg=Slow(), num_samples=1)
