@@ -116,7 +116,7 @@ class PodGarbageCollector:
             trials: the engine's, by id.
             every: look at all pods, and not only at those that were noted.
         """
-        self._work.logs.forget_deleted()
+        self._work.forget_deleted()
         pods = self._without_attempt(current, every=every)
         finished: list[Object] = []
         leaving: list[Object] = []  # deleted while they ran: removed, with their logs, once they have exited

@@ -23,7 +23,7 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, ObjectCache
+from trialpod_operator.cluster.cache import MAX_DELETED, Object, ObjectCache
 from trialpod_operator.cluster.kube import ApiServer, gather_all
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import pod_key
@@ -245,6 +245,16 @@ class PodWork:
             self._gone_before.add(uid)
         if self.objects is not None:
             self.objects.deleted(metadata["name"])
+
+    def forget_deleted(self) -> None:
+        """Forget the deletions of pods that are gone for so long that nothing more is heard of them."""
+        self.logs.forget_deleted()
+        if len(self.deleted) <= 2 * len(self._cache.pod_names(self._key)) + MAX_DELETED:
+            return
+        present = {pod["metadata"].get("uid", "") for pod in self._cache.pods(self._key)}
+        gone = {uid for uid in self.deleted if uid not in present and self._cache.deleted_pod(uid) is None}
+        for known in (self.deleted, self.ended_running, self._unanswered, self._gone_before):
+            known -= gone
 
     def ended_pod(self, uid: str) -> bool:
         """Return whether a pod that ends, or is gone, does so because it was asked for here."""

@@ -39,10 +39,12 @@ class Work:
         self.asked_to_stay = 0
         self.steps: list[tuple[str, str]] = []  # what was done with pods that run
         self.logs = SimpleNamespace(
-            forget_deleted=lambda: None,
             keep=lambda pod, _trials: self._step("keep", pod, True),
             keep_so_far=lambda pod, _trials: self._step("keep so far", pod, None),
         )
+
+    def forget_deleted(self) -> None:
+        """Nothing is forgotten here."""
 
     async def _step(self, what: str, pod: dict[str, Any], result: bool | None) -> bool | None:
         self.steps.append((what, pod["metadata"]["name"]))
