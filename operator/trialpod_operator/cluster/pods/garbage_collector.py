@@ -150,6 +150,7 @@ class PodGarbageCollector:
             metadata = pod["metadata"]
             name = metadata["name"]
             if stays(pod) or (name not in stopped and name not in self._leave_by):
+                self._work.logs.reopen(pod)
                 continue  # it continues with another attempt, since a moment ago
             await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
         self._look_at = 0.0

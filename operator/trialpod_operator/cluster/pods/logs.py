@@ -84,7 +84,8 @@ class PodLogs:
         self._clock = clock
         self._logs = logs
         self._from_before = {pod["metadata"].get("uid") for pod in cache.pods(self._key)}
-        self._kept: set[str] = set()  # uids of pods whose log is kept (or on its way), or given up
+        self._kept: dict[str, int | None] = {}
+        """Characters kept of pods whose log is kept (or on its way); None: not to be continued, or given up."""
         self._so_far: dict[str, int] = {}  # by pod's uid: characters kept of what it printed before it was to end
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be fetched in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
@@ -119,8 +120,17 @@ class PodLogs:
             self._logs.keep_log(trial, text, once=uid in self._from_before)
         elif known is None:
             return True
-        self._kept.add(uid)
+        self._kept[uid] = None if failed_beside(pod) else (known or 0) + len(text)
         return self._logs.log_stored(trial)
+
+    def reopen(self, pod: Object) -> None:
+        """A pod whose log was kept continues after all: what it prints from now on is kept, too."""
+        uid = pod["metadata"].get("uid", "")
+        if pod_key(pod) is not None:
+            self._kept.pop(uid, None)
+        elif (known := self._kept.get(uid)) is not None:
+            del self._kept[uid]
+            self._so_far[uid] = known
 
     async def keep_so_far(self, pod: Object, trials: Mapping[str, Trial]) -> None:
         """Add what a pod that is to end has printed to its trial's log; `keep` adds the rest, or all of it."""
@@ -153,7 +163,7 @@ class PodLogs:
     def forget_deleted(self) -> None:
         """Forget the output of deleted pods; it would add up over an experiment."""
         known = (
-            self._kept,
+            self._kept.keys(),
             self._missed,
             self._so_far.keys(),
             self._printed.keys(),
@@ -163,7 +173,7 @@ class PodLogs:
         if max(map(len, known)) <= 2 * len(self._cache.pod_names(self._key)) + MAX_DELETED_PODS:
             return
         present = {pod["metadata"].get("uid", "") for pod in self._cache.pods(self._key)}
-        self._kept &= present
+        self._kept = {uid: each for uid, each in self._kept.items() if uid in present}
         self._missed &= present
         self._so_far = {uid: each for uid, each in self._so_far.items() if uid in present}
         self._printed = {uid: each for uid, each in self._printed.items() if uid in present}
@@ -190,7 +200,7 @@ class PodLogs:
             if not found and text:
                 found = [Section(trial_id, 0, text)]  # it ended before it had work
             self._keep_sections(pod, trials, found)
-            self._kept.add(uid)
+            self._kept[uid] = None
             self._stop_reading(uid, lambda _since, _known: True)
         concerned = [trials[each] for each in self._printed.get(uid, ()) if each in trials]
         return all(self._logs.log_stored(trial) for trial in concerned)
@@ -266,7 +276,7 @@ class PodLogs:
             return False
         logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
         self._stop_reading(metadata.get("uid", ""), lambda _since, _known: True)
-        self._kept.add(metadata.get("uid", ""))  # it may stay for long, on a node that is lost
+        self._kept[metadata.get("uid", "")] = None  # it may stay for long, on a node that is lost
         return True
 
     def _stop_reading(self, uid: str, which: Callable[[tuple[str, str], _Reading], bool]) -> None:

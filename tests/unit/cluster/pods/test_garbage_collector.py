@@ -41,6 +41,7 @@ class Work:
         self.logs = SimpleNamespace(
             keep=lambda pod, _trials: self._step("keep", pod, True),
             keep_so_far=lambda pod, _trials: self._step("keep so far", pod, None),
+            reopen=lambda pod: self.steps.append(("reopen", pod["metadata"]["name"])),
         )
 
     def forget_deleted(self) -> None:
@@ -221,6 +222,16 @@ class TestLogsOfPodsThatRun:
         assert world.work.steps == []
         world.look(100.0 + LEAVE_S)
         assert world.work.steps == [("keep", "sidecar"), ("delete", "sidecar")]
+
+    def test_one_that_gets_work_meanwhile_is_read_on(self) -> None:
+        world = World()
+        world.finish("idle", phase="Running")
+        world.collector.expect_exit("idle", 100.0)
+        collect = world.collector.collect(
+            100.0 + LEAVE_S, (), (), lambda _pod: bool(world.work.steps), {}, every=True
+        )
+        asyncio.run(collect)
+        assert world.work.steps == [("keep", "idle"), ("reopen", "idle")]
 
     def test_one_that_does_not_run_yet_has_none(self) -> None:
         world = World()
