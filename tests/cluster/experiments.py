@@ -155,9 +155,11 @@ class Experiment:
         try:
             conditions = [f"{each['type']}={each['status']}" for each in self.status.get("conditions") or []]
             pods = [_shown_pod(pod) for pod in self.cluster.list("pods")]
+            trials = [_shown_trial(trial) for trial in self.trials()[:4]]
         except (KubectlError, subprocess.TimeoutExpired) as error:  # the cluster itself may be what has failed
             return str(error)
-        return f"{' '.join(conditions) or 'no conditions'}; pods: {', '.join(pods) or 'none'}"
+        parts = {"conditions": conditions, "trials": trials, "pods": pods}
+        return "; ".join(f"{what}: {', '.join(found) or 'none'}" for what, found in parts.items())
 
     def wait(self, holds: Callable[[dict[str, Any]], Any], what: str, timeout: float = 120) -> Any:
         """Wait until something holds of the status."""
@@ -174,10 +176,14 @@ class Experiment:
     def wait_for_checkpoint(self, iteration: int = 2, timeout: float = 120) -> None:
         """Wait until the first trial has committed a checkpoint of at least that iteration."""
         self._wait_for(
-            lambda: any(info >= iteration for info in self.checkpoint_iterations()),
+            lambda: (
+                any(info >= iteration for info in self.checkpoint_iterations())
+                or bool(self.status.get("completionTime"))
+            ),
             f"it has a checkpoint of iteration {iteration}",
             timeout,
         )
+        assert any(info >= iteration for info in self.checkpoint_iterations()), self._shown()
 
     def wait_for_event(self, reason: str, words: str = "") -> None:
         """Wait until an event of that reason has these words: it is posted after the status."""
@@ -225,6 +231,11 @@ class Experiment:
             if "manifest" in stored:
                 found.append(int(stored["manifest"]["checkpoint"]["iteration"]))
         return sorted(found)
+
+
+def _shown_trial(trial: dict[str, Any]) -> str:
+    status = trial.get("status") or {}
+    return f"{trial['metadata']['name']} {status.get('state')} {str(status.get('message', ''))[:200]}".rstrip()
 
 
 def _shown_pod(pod: dict[str, Any]) -> str:

@@ -32,9 +32,12 @@ def connect(rank, size):
         return [server.accept()[0] for _ in range(size - 1)]
     while True:
         try:
-            return [socket.create_connection(address, timeout=5)]
-        except ConnectionRefusedError:
+            peer = socket.create_connection(address, timeout=5)
+        except (ConnectionRefusedError, TimeoutError):
             time.sleep(0.05)
+        else:
+            peer.settimeout(None)  # on a busy machine the head takes its time to store a checkpoint
+            return [peer]
 
 
 def receive(peer):
