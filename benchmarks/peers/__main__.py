@@ -37,7 +37,7 @@ from peer import Part, Peer, Run, Work
 SYSTEMS: dict[str, type[Peer]] = {each.name: each for each in (Trialpod, Katib, KubeRay)}
 IDLE_S = 20.0
 QUIET_LIMIT_S = 90.0
-SETTLE_S = 3.0
+QUIET_S = 3.0
 """For what controllers still do when an experiment, or a removal, has ended."""
 
 
@@ -92,7 +92,7 @@ class Bench:
     def idle(self, peer: Peer) -> dict[str, Any]:
         """Return what the installed system takes with nothing to do, once what was there before is removed."""
         measure.until(self._nothing_is_removed, QUIET_LIMIT_S, every_s=1.0)
-        time.sleep(SETTLE_S)
+        time.sleep(QUIET_S)
         memory = measure.Memory([*peer.namespaces, *peer.overhead_namespaces], peer.is_overhead).start()
         requests = measure.Requests(peer.namespaces)
         time.sleep(IDLE_S)
@@ -122,7 +122,7 @@ class Bench:
             outcome = failures.outcome(peer, run, began, None, ended=bool(ended))
             took = outcome["took_s"]
             added = measure.sizes(measure.keys() - keys)
-            time.sleep(SETTLE_S)
+            time.sleep(QUIET_S)
             sent = requests.read()
             found = records.read(run.records)
             per_trial = {

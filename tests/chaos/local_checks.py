@@ -348,11 +348,11 @@ def costs(found: Round) -> list[tuple[str, int | None, float | None]]:
             for before, attempt, start in _steps(found, own):
                 if done.at <= attempt.began < until and before.cause not in ("paused", "exploited"):
                     steps = (steps or 0) + max(0, before.rows[-1]["training_iteration"] - start)
-        after = next((at for at in reported if at > done.at + _settling(done)), None)
+        after = next((at for at in reported if at > done.at + _took_s(done)), None)
         seconds = None if after is None or after > until else after - done.at
         made.append((done.fault.kind, steps, seconds))
     return made
 
 
-def _settling(done: Done) -> float:
+def _took_s(done: Done) -> float:
     return 0.02 if done.until == 0.0 else done.until - done.at

@@ -55,7 +55,7 @@ SNAPSHOT_WAIT_S = 0.5
 """Maximum time that choices wait for a snapshot, while the search algorithm learns from the events before them."""
 
 SNAPSHOT_RETRY_S = 10.0
-"""Minimum time between a snapshot that could not be made, or was waited for in vain, and the next such try."""
+"""Minimum time between a snapshot that could not be made, or did not come in time, and the next such try."""
 
 MAX_SNAPSHOT_BYTES = 24 * 1024 * 1024
 """A larger one is not sent, as the report service would not take it: the journal is kept as it is."""

@@ -226,7 +226,7 @@ class AttemptEndings:
             if not binding.assigned:
                 binding.reset_pod(now)
             elif self._pods.is_bound(binding):
-                self._ended(binding, _must(read_termination(pod, vanished=True)))
+                self._ended(binding, _required(read_termination(pod, vanished=True)))
         self.record(now, filter(self._pods.is_bound, bindings))
 
     def _patience_s(self, binding: PodBinding, pod: Object | None, now: float) -> float:
@@ -237,6 +237,6 @@ class AttemptEndings:
         return max(SILENT_S, waited / 4)
 
 
-def _must(ending: Termination | None) -> Termination:
+def _required(ending: Termination | None) -> Termination:
     assert ending is not None
     return ending

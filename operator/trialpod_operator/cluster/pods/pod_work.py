@@ -247,7 +247,7 @@ class PodWork:
             self.objects.deleted(metadata["name"])
 
     def forget_deleted(self) -> None:
-        """Forget the deletions of pods that are gone for so long that nothing more is heard of them."""
+        """Forget the deletions of pods that are gone, and of which no late event can come any more."""
         self.logs.forget_deleted()
         if len(self.deleted) <= 2 * len(self._cache.pod_names(self._key)) + MAX_DELETED:
             return

@@ -164,7 +164,7 @@ def test_nothing_is_taken_away_once_it_is_closed() -> None:
 
 
 class TestPodsThatCannotBeDeletedYet:
-    """They hold up no other: a node's logs may be out of reach for a minute, a webhook may refuse for ever."""
+    """They hold up no other: a node's logs may be out of reach for a minute, a webhook may always refuse."""
 
     PODS = tuple(f"pod-{number:02d}" for number in range(3 * MAX_BATCH))
 
