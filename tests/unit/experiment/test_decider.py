@@ -16,7 +16,7 @@ from trialpod.tune.schedulers import TrialScheduler
 from trialpod.tune.search import Searcher
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.decider.code import seed_generators
-from trialpod_operator.engine.events import AttemptEnded, SettingsObserved, SuggestionReady
+from trialpod_operator.engine.events import AttemptEnded, ResultsReceived, SettingsObserved, SuggestionReady
 from trialpod_operator.experiment.decisions.messages import DecisionAnswer
 
 
@@ -156,6 +156,37 @@ class TestUndecided:
             assert waiting.done()
 
         asyncio.run(run())
+
+
+class TestSettings:
+    def test_edit_while_a_decision_is_awaited_is_kept(self, tmp_path: Path) -> None:
+        """The settings before it were observed once more, and wait for the decision too."""
+
+        async def run() -> World:
+            space = {"x": tune.uniform(0, 1)}
+            given = request(param_space=space, num_samples=2, max_concurrent=1, stop=lambda _, result: False)
+            world = World(given, tmp_path, report, 3)
+            world.start()
+            decisions = world.experiment.decisions
+            assert decisions is not None
+
+            def waits() -> bool:
+                return any(isinstance(item.record.event, ResultsReceived) for item in decisions._in_flight)
+
+            for _ in range(1000):
+                await asyncio.sleep(0)
+                if waits():
+                    break
+                if world.decider is None or not await world.decider.step():
+                    world.train()
+            assert waits()
+            world.experiment.apply(SettingsObserved(settings=settings_of(given)))
+            world.request = replace(given, num_samples=4)
+            world.experiment.apply(SettingsObserved(settings=settings_of(world.request)))
+            await world.run()
+            return world
+
+        assert len(asyncio.run(run()).table()) == 4
 
 
 class TestSuggestions:

@@ -198,6 +198,8 @@ class DecisionQueue:
         Raises:
             msgspec.MsgspecError, InvalidInputError: `Engine.apply` would refuse it.
         """
+        if isinstance(event, SettingsObserved):  # those that wait are older, and are not to be applied after these
+            self._deferred = deque(each for each in self._deferred if not isinstance(each, SettingsObserved))
         if self._passes(event):
             if isinstance(event, SuspendRequested):
                 self._withdraw_resume()
