@@ -27,6 +27,7 @@ from trialpod.storage.base import (
     StorageUnavailableError,
 )
 from trialpod.storage.layout import (
+    COMMAND_DIR,
     ERROR_FILE,
     EVENT_FILE_PREFIX,
     EXPERIMENT_KEY,
@@ -48,7 +49,7 @@ MAX_WARNINGS = 3
 _OURS = {
     ERROR_FILE, LOG_FILE, PARAMS_FILE, PICKLED_ERROR_FILE, PICKLED_PARAMS_FILE, PROGRESS_FILE, RESULT_FILE,
 }  # fmt: skip
-_OUR_PREFIXES = (".trialpod", "checkpoint_", EVENT_FILE_PREFIX)
+_OUR_PREFIXES = (".trialpod", COMMAND_DIR, "checkpoint_", EVENT_FILE_PREFIX)
 
 
 class ArtifactCopies:

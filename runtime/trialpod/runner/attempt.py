@@ -26,6 +26,7 @@ import msgspec
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.backoff import Backoff
+from trialpod.protocol.client import RefusedError
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, DecisionKind
 from trialpod.protocol.readable import encodable, readable
 from trialpod.protocol.values import results_decoder
@@ -253,7 +254,7 @@ class Attempt:
     @property
     def _store(self) -> CheckpointStore:
         if self._store_or_none is None:
-            self._store_or_none = self._retry_while_unavailable(
+            self._store_or_none = self.retry_while_unavailable(
                 lambda: self._open_store(self.assignment), "the storage is opened"
             )
         return self._store_or_none
@@ -288,7 +289,7 @@ class Attempt:
         assignment = self.assignment
         start = assignment.checkpoint
         if start is not None and (assignment.source_dir or assignment.source_uri):
-            return self._retry_while_unavailable(lambda: self._restore_from(start), "the trial starts")
+            return self.retry_while_unavailable(lambda: self._restore_from(start), "the trial starts")
         infos = [info for info in assignment.checkpoints if start is None or info.index <= start.index]
         if start is not None and all(info.name != start.name for info in infos):
             infos.append(start)
@@ -296,7 +297,7 @@ class Attempt:
             return None
         names = {info.name for info in assignment.checkpoints} | {info.name for info in infos}
         names.update(assignment.pinned)
-        return self._retry_while_unavailable(lambda: self._restore(infos, names), "the trial starts")
+        return self.retry_while_unavailable(lambda: self._restore(infos, names), "the trial starts")
 
     def _restore_from(self, start: CheckpointInfo) -> tuple[CheckpointInfo, Path]:
         from trialpod.storage.base import StorageUnavailableError
@@ -417,7 +418,10 @@ class Attempt:
             if writer.drain(left):
                 self._finish_artifacts(spare_s)
                 return end
-        except (CheckpointError, StorageError) as error:
+        except RefusedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a checkpoint's score that is not a number, for one: the trial's end
+            self._finish_artifacts(spare_s)
             if end.cause == "failed":
                 log.warning("%s", error)
                 return end
@@ -449,6 +453,8 @@ class Attempt:
             self._store_or_none.close()
         if self._source is not None:
             self._source.close()
+        if self._artifacts is not None:
+            self._artifacts.finish(lambda: 0.0)  # the process may run other trials
 
     def _next_index(self) -> int:
         if self._index is None:
@@ -462,17 +468,37 @@ class Attempt:
                 self._index = at_least
         return self._index
 
-    def _retry_while_unavailable(self, call: Callable[[], _Found], then: str) -> _Found:
-        """Return what `call` returns, called again for as long as the storage cannot be reached."""
-        from trialpod.storage.base import StorageUnavailableError
+    def retry_while_unavailable(
+        self, call: Callable[[], _Found], then: str, *, denial_is_final: bool = False
+    ) -> _Found:
+        """Return what `call` returns, called again for as long as the storage cannot be reached.
 
+        Args:
+            call: what uses the storage.
+            then: what happens once it answers, for the log.
+            denial_is_final: do not wait for permissions or for other keys.
+
+        Raises:
+            StorageUnavailableError: the storage cannot be reached, and the process is to end.
+        """
         backoff = Backoff(base_s=0.5)
         logged: float | None = None
         while True:
             try:
                 return call()
-            except StorageUnavailableError as error:
+            except StorageError as error:
+                from trialpod.storage.base import (  # with other things that a light start does without
+                    StorageCredentialsError,
+                    StorageDeniedError,
+                    StorageUnavailableError,
+                )
+
+                if not isinstance(error, StorageUnavailableError):
+                    raise
                 self.link.check()
+                denied = isinstance(error, StorageDeniedError | StorageCredentialsError)
+                if self.preempted or (denied and denial_is_final):
+                    raise
                 if logged is None or self._clock() - logged >= _LOG_INTERVAL_S:
                     logged = self._clock()
                     log.warning("%s; %s when the storage answers", error, then)

@@ -144,7 +144,8 @@ class ClassRunner:
         return self._attempt.assignment.saves_at_horizon and self._attempt.at_horizon(result)
 
     def _preempted(self) -> bool:
-        return self._attempt.preempted
+        """Whether to save and end; a rank above 0 continues, as rank 0 may need it for the step before it saves."""
+        return self._attempt.preempted and not self._attempt.assignment.rank
 
     def _save(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo:
         folder = self._attempt.begin_checkpoint()

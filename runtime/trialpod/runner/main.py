@@ -232,11 +232,15 @@ class _Process:
     def _execute(self, assignment: Assignment, attempt: Attempt) -> AttemptEnd:
         ref = _absolute(assignment.trainable)
         self._enter(assignment.trial_dir)
-        try:
+
+        def load() -> tuple[Loaded, dict[str, Any]]:
             trainable = load_trainable(ref, assignment.storage_options)
             if not _is_class(trainable):
                 check_signature(trainable)
-            config = _config(assignment)
+            return trainable, _config(assignment)
+
+        try:
+            trainable, config = attempt.retry_while_unavailable(load, "the trial starts", denial_is_final=True)
             if under_ray() and not assignment.rank:
                 from trialpod.storage.pickled_params import keep_params
 

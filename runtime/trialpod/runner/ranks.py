@@ -8,6 +8,8 @@ the environment that `torch.distributed` and others read.
 Invariants:
 
 * A rank above 0 never writes to the trial's storage, and says nothing to the report service.
+* It ends by itself only at an iteration, which is the same for all ranks: other metrics may be its own, and rank 0
+  would wait for it in the next step.
 * Asked to end, it continues until its function returns or the grace period is nearly over: rank 0 may need it
   for the step at whose end it saves.
 """
@@ -25,6 +27,8 @@ from trialpod.protocol.client import ReportClient
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo
 from trialpod.runner.attempt import Attempt
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
+from trialpod.tune.report_values import StopRules
+from trialpod.tune.result_keys import TRAINING_ITERATION
 from trialpod.tune.session import Outcome
 
 MASTER_PORT = "29500"
@@ -78,6 +82,14 @@ class WorkerAttempt(Attempt):
     def __init__(self, assignment: Assignment, link: NonReportingLink) -> None:
         super().__init__(assignment, link)
         self._folder: str | None = None
+        self._shared_rules = StopRules(rule for rule in assignment.stop_rules if rule.key == TRAINING_ITERATION)
+
+    def judge_alone(self) -> None:
+        """Do nothing: rank 0 ends the trial."""
+
+    def judge(self, result: dict[str, Any]) -> bool:
+        """Whether a flat result meets a stop rule on the iteration."""
+        return self._shared_rules.met(result)
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
         """Drop one result; the trial is over here when a stop rule says so, as it is for rank 0."""

@@ -7,6 +7,7 @@ then the copy does not count as an experiment.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from functools import partial
@@ -69,7 +70,10 @@ def move_aside_in_storage(storage: Storage) -> str:
         run_all((partial(parent.copy, f"{name}/{key}", f"{other}/{key}") for key in keys), COPY_THREADS)
         _copy_experiment(storage, target)
     except StorageError:
-        target.delete_tree("")
+        with contextlib.suppress(
+            StorageError
+        ):  # what stays is in the way of nothing: the next copy gets another name
+            target.delete_many(target.list())
         raise
     while not delete_experiment(storage, lambda: 1.0).done:
         pass

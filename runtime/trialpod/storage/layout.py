@@ -41,6 +41,9 @@ COPY_PREFIX = ".trialpod-copy-"
 STAGING_PREFIX = ".trialpod-staging-"
 """Folders of checkpoints that are being written or removed start so. They are garbage when their writer is gone."""
 
+COMMAND_DIR = ".command"
+"""Below the directory of a trial that is a command: the checkpoint folder and the files of parameters."""
+
 MAX_IDENTIFIER = 130
 """Characters of a trial's identity in its directory's name, as in Ray Tune (TUNE_MAX_LEN_IDENTIFIER)."""
 

@@ -47,9 +47,8 @@ def write(folder: Path, *names: str) -> None:
 def test_only_what_the_trial_wrote_itself_is_copied(places: tuple[Path, Counting]) -> None:
     trial, storage = places
     write(trial, "a.txt", "deep/er/b.txt", "deep/result.json")
-    write(
-        trial, "result.json", "progress.csv", "log.txt", "params.json", "checkpoint_000001/x", ".trialpod-staging-1/y"
-    )
+    write(trial, "result.json", "progress.csv", "log.txt", "params.json", "checkpoint_000001/x")
+    write(trial, ".trialpod-staging-1/y", ".command/checkpoint/model.bin")
     os.symlink("a.txt", trial / "link")
     copies = ArtifactCopies(trial, lambda: storage)
     assert copies.finish(lambda: 10.0)

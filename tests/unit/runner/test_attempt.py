@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from trialpod import tune
+from trialpod.errors import StorageError
 from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
 from trialpod.protocol.nested import NestedNames
@@ -15,6 +16,7 @@ from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.command.command_runner import run_command
 from trialpod.runner.function_runner import run_function
 from trialpod.runner.preemption import margin_s
+from trialpod.storage.base import StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 
 
 class Link:
@@ -29,6 +31,7 @@ class Link:
         self.gone: list[str] = []
         self.announced: list[str] = []
         self.ended = False
+        self.superseded = False
 
     def check(self) -> None: ...
 
@@ -48,7 +51,9 @@ class Link:
         self.gone += names
 
 
-def attempt(link: Link, folder: Path, clock: Any = lambda: 0.0, **fields: Any) -> Attempt:
+def attempt(
+    link: Link, folder: Path, clock: Any = lambda: 0.0, sleep: Any = lambda _seconds: None, **fields: Any
+) -> Attempt:
     assignment = Assignment(
         trial_id="t",
         attempt=fields.pop("attempt", 1),
@@ -60,7 +65,7 @@ def attempt(link: Link, folder: Path, clock: Any = lambda: 0.0, **fields: Any) -
         trainable=TrainableRef(),
         **fields,
     )
-    return Attempt(assignment, link, clock=clock, wall=lambda: 5.0)  # type: ignore[arg-type]
+    return Attempt(assignment, link, clock=clock, wall=lambda: 5.0, sleep=sleep)  # type: ignore[arg-type]
 
 
 def test_only_a_result_at_the_horizon_waits(tmp_path: Path) -> None:
@@ -109,6 +114,78 @@ def test_checkpoints_are_committed_announced_and_retained(tmp_path: Path) -> Non
     assert link.announced == ["checkpoint_000004", "checkpoint_000005"]
     assert link.gone == ["checkpoint_000004"]
     assert not (tmp_path / "checkpoint_000004").exists()
+
+
+class TestWhatFailsAtTheEnd:
+    def test_a_checkpoint_score_that_is_no_number_is_named(self, tmp_path: Path) -> None:
+        rules = CheckpointRules(num_to_keep=1, score_attribute="accuracy")
+        made = attempt(Link(), tmp_path, checkpoint_rules=rules)
+        source = tmp_path / "source"
+        source.mkdir()
+        for score in (0.5, "unknown"):
+            result: dict[str, Any] = {"accuracy": score}
+            made.send(result, made.snapshot(str(source), result), False)
+        end = made.complete(AttemptEnd(cause="completed"), 1.0)
+        made.close()
+        assert end.cause == "failed"
+        assert "checkpoint score 'accuracy'" in end.error
+
+    def test_a_checkpoint_that_is_lost_leaves_the_other_files(self, tmp_path: Path) -> None:
+        trial, bucket = tmp_path / "trial", tmp_path / "bucket"
+        trial.mkdir()
+        rules = CheckpointRules(artifacts=True)
+        made = attempt(Link(), trial, checkpoint_rules=rules, checkpoint_uri=f"file://{bucket}")
+        (trial / "plot.png").write_text("plot")
+        made._commit_queue_or_none = Queue()  # type: ignore[assignment]
+        assert made.complete(AttemptEnd(cause="completed"), 1.0).cause == "failed"
+        assert (bucket / "plot.png").read_text() == "plot"
+        made.close()
+        assert not made._artifacts._thread.is_alive()  # type: ignore[union-attr]
+
+
+class Queue:
+    """Commits nothing."""
+
+    def drain(self, _left: Any) -> bool:
+        raise StorageError("no room")
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class TestWaitingForTheStorage:
+    def test_until_it_answers(self, tmp_path: Path) -> None:
+        waits: list[float] = []
+        made = attempt(Link(), tmp_path, sleep=waits.append)
+        answers = iter([StorageUnavailableError("away"), StorageCredentialsError("refused"), None])
+
+        def call() -> str:
+            if (error := next(answers)) is not None:
+                raise error
+            return "there"
+
+        assert made.retry_while_unavailable(call, "it continues") == "there"
+        assert len(waits) == 2
+
+    @pytest.mark.parametrize("error", [StorageDeniedError("denied"), StorageError("lost")])
+    def test_not_for_what_stays_as_it_is(self, tmp_path: Path, error: StorageError) -> None:
+        made = attempt(Link(), tmp_path, sleep=lambda _seconds: pytest.fail("it waited"))
+
+        def call() -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            made.retry_while_unavailable(call, "it continues", denial_is_final=True)
+
+    def test_not_once_the_process_is_to_end(self, tmp_path: Path) -> None:
+        made = attempt(Link(), tmp_path)
+
+        def call() -> None:
+            made.preempt()
+            raise StorageUnavailableError("away")
+
+        with pytest.raises(StorageUnavailableError):
+            made.retry_while_unavailable(call, "it continues")
 
 
 def test_a_metric_that_is_no_unicode_is_committed_as_text(tmp_path: Path) -> None:

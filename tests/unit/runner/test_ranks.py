@@ -15,6 +15,7 @@ from trialpod.protocol.messages import Assignment, StopRule, TrainableRef
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import run_function
 from trialpod.runner.ranks import NonReportingLink, WorkerAttempt, rank_of, set_environment
+from trialpod.tune import report_values
 
 
 def assignment(folder: Path, **more: Any) -> Assignment:
@@ -83,6 +84,41 @@ def test_a_checkpoint_reported_while_the_trial_runs_is_rank_0s(tmp_path: Path) -
 
     with pytest.raises(CheckpointError, match="rank 0 only; this is rank 1"):
         run_function(train, attempt(assignment(tmp_path / "trial")), {})
+
+
+class TestClassEnds:
+    """Rank 0 ends the trial: a rank that ends alone leaves it waiting in its next step."""
+
+    class Steps(tune.Trainable):
+        def setup(self, config: dict[str, Any]) -> None:
+            self.before_step: Any = config.get("before_step", lambda _iteration: None)
+
+        def step(self) -> dict[str, Any]:
+            self.before_step(self.iteration + 1)
+            return {"own": 1.0}
+
+    def test_at_no_metric_of_its_own(self, tmp_path: Path) -> None:
+        work = assignment(tmp_path / "trial")
+        work.stop_rules = [StopRule("own", 0.5), *work.stop_rules]
+        last: list[int] = []
+        assert ClassRunner(attempt(work), {"before_step": last.append}).run(self.Steps) == "completed"
+        assert last[-1] == 3
+
+    def test_for_no_metric_that_only_rank_0_has(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(report_values, "MAX_UNJUDGED", 2)
+        work = assignment(tmp_path / "trial")
+        work.stop_rules = [StopRule("accuracy", 0.95), *work.stop_rules]
+        assert ClassRunner(attempt(work), {}).run(self.Steps) == "completed"
+
+    def test_not_when_it_is_to_end_before_rank_0(self, tmp_path: Path) -> None:
+        ours, last = attempt(assignment(tmp_path / "trial")), list[int]()
+
+        def before_step(iteration: int) -> None:
+            last.append(iteration)
+            ours.preempt()
+
+        assert ClassRunner(ours, {"before_step": before_step}).run(self.Steps) == "completed"
+        assert last == [1, 2, 3]
 
 
 def test_class_saves_with_other_ranks_into_a_discarded_folder(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ class MemoryStorage(Storage):
             self.delete(key)
 
     def delete_tree(self, prefix: str) -> None:
+        checked_key(prefix)
         self.delete_many(self._below(prefix))
 
     def put_directory(self, local: Path, prefix: str) -> None:

@@ -192,6 +192,15 @@ class TestBrokenAnswers:
             S3Storage(client).copy("source", "target")
             served.result(60)  # both requests were made
 
+    def test_removal_of_some_that_failed_for_now_is_repeated(self) -> None:
+        failed = "<DeleteResult><Error><Key>a</Key><Code>SlowDown</Code></Error></DeleteResult>"
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+            served = pool.submit(answer_each, listener, [in_full(failed), in_full("<DeleteResult></DeleteResult>")])
+            options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}").resolved({})
+            client = S3Client("bucket", options, credentials=Keys(), sleep=lambda seconds: None)
+            S3Storage(client).delete_many(["a", "b"])
+            served.result(60)  # both requests were made
+
     def test_copy_that_was_refused_after_status_200_is_no_success(self) -> None:
         refused = "<Error><Code>InvalidRequest</Code><Message>too large</Message></Error>"
         with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:

@@ -33,6 +33,7 @@ from trialpod.runner.command.output import CommandOutput
 from trialpod.runner.command.process import CommandProcess, describe_status
 from trialpod.runner.command.report_server import ReportServer
 from trialpod.runner.command.sources import Source, open_sources
+from trialpod.storage.layout import COMMAND_DIR
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.command.metrics.collector import ResultCollector
@@ -51,9 +52,6 @@ from trialpod.tune.command.template import (
 from trialpod.tune.session import Outcome, Session, TrialStopped
 
 log = logging.getLogger(__name__)
-
-FOLDER = ".command"
-"""Below the trial's directory: the checkpoint folder and the files of parameters."""
 
 _TICK_S = 0.1
 _POLL_S = 1.0
@@ -117,7 +115,7 @@ class _CommandRun:
         self._config = config
         self._base = base
         self._trial_dir = self._assignment.trial_dir.removeprefix("file://")
-        folder = Path(self._trial_dir) / FOLDER
+        folder = Path(self._trial_dir) / COMMAND_DIR
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = CheckpointFolder(folder / "checkpoint", spec.checkpoints)
         self._built_in = {

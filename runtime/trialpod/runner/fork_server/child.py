@@ -105,6 +105,9 @@ def _prepare(command: Spawn) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+    torch_generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if torch_generator is not None:  # of the CPU; those of GPUs are made by the trial itself
+        torch_generator.seed()
 
 
 def _status(value: object) -> int:

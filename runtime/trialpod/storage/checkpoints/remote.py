@@ -119,7 +119,8 @@ class RemoteCheckpointStore(CheckpointStore):
         self._token = os.urandom(8).hex()
         self._claimed: dict[int, list[str]] = {}  # by index: what the claim says about parts
         self._uploads: dict[int, Upload] = {}
-        self._fetched: dict[str, tuple[CheckpointInfo, Path]] = {}
+        self._fetched: dict[str, tuple[CheckpointInfo, Path]] = {}  # owned by the thread that fetches
+        self._deleted: set[str] = set()  # those of them that the storage has no more; by any thread
 
     # Writing.
 
@@ -211,7 +212,7 @@ class RemoteCheckpointStore(CheckpointStore):
             return latest
         if not self._fetched:
             return StoredFiles()
-        name = max(self._fetched)
+        name = max(list(self._fetched))  # the thread that fetches may remove one
         root = str(self._fetched[name][1])
         entries = {entry.path: entry for entry in self._objects.manifest(name).files}
         files = [LocalFile(entry.path, entry.size, os.path.join(root, entry.path)) for entry in entries.values()]
@@ -300,7 +301,14 @@ class RemoteCheckpointStore(CheckpointStore):
                 shutil.rmtree(target, ignore_errors=True)
                 raise
         self._fetched[info.name] = (info, target)
+        self._remove_copies()
         return target
+
+    def _remove_copies(self) -> None:
+        """Remove local copies of deleted checkpoints, but for the two fetched last: they may be in use."""
+        for name in list(self._fetched)[:-2]:
+            if name in self._deleted:
+                shutil.rmtree(self._fetched.pop(name)[1], ignore_errors=True)
 
     def download(self, info: CheckpointInfo, target: Path, progress: Progress | None = None) -> None:
         """Write a checkpoint's files into an empty local folder and verify them; errors as of `fetch`."""
@@ -353,6 +361,8 @@ class RemoteCheckpointStore(CheckpointStore):
                 doomed |= found.object_keys()
             self._storage.delete(key)
         self._objects.forget(name)
+        if name in self._fetched:
+            self._deleted.add(name)
         self._storage.delete_many(sorted(doomed - needed))
         if not keys[name] & needed:
             self._forget_claim(name)

@@ -31,7 +31,7 @@ _CUT_SHORT = 499
 """What MinIO, ending, answers to the requests that it is at: `ClientDisconnected`, though no client was."""
 
 _TRANSIENT_STATUS = frozenset((408, 425, 429, _CUT_SHORT, 500, 502, 503, 504))
-_TRANSIENT_CODES = frozenset(
+TRANSIENT_CODES = frozenset(
     (
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "RequestTimeOut", "OperationAborted",
         "ConditionalRequestConflict", "Throttling", "ThrottlingException", "IncompleteBody", "BadDigest",
@@ -166,7 +166,7 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
         region = answer.headers.get("x-amz-bucket-region") or (found[1].decode("ascii", "replace") if found else "")
         where = f"set the region to {region!r}" if region else "check the region and the endpoint"
         return Failure("permanent", StorageError(f"{doing}: the bucket is not here: {said}; {where}"), code)
-    if code in _TRANSIENT_CODES or answer.status in _TRANSIENT_STATUS:
+    if code in TRANSIENT_CODES or answer.status in _TRANSIENT_STATUS:
         return Failure(
             "transient",
             StorageUnavailableError(f"{doing}: {endpoint} is temporarily unavailable: {said}"),

@@ -31,7 +31,7 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.parallel import run_all
 from trialpod.storage.s3.client import COPY_SOURCE, Rejection, S3Client, final_error
 from trialpod.storage.s3.conditional import etag_of, put, replace
-from trialpod.storage.s3.errors import Answer, not_s3
+from trialpod.storage.s3.errors import TRANSIENT_CODES, Answer, ErrorAnswerError, not_s3
 from trialpod.storage.s3.multipart import download, upload
 from trialpod.storage.s3.routes import endpoint_of, plain, region_of, route_to
 
@@ -428,7 +428,12 @@ def _next_token(listing: Element) -> str:
 
 
 def _remove(minio: Minio, bucket: str, objects: Iterable[DeleteObject]) -> Sequence[DeleteError]:
-    return tuple(minio.remove_objects(bucket, objects))
+    errors = tuple(minio.remove_objects(bucket, objects))
+    for error in errors:
+        if error.code in TRANSIENT_CODES:  # the same keys may be sent again
+            code = f"<Error><Code>{error.code}</Code><Message>for some objects</Message></Error>"
+            raise ErrorAnswerError(Answer(status=503, headers={}, body=code.encode()))
+    return errors
 
 
 def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:

@@ -74,6 +74,20 @@ def again(make):
     return make()
 
 
+def test_few_copies_stay_of_checkpoints_that_are_replaced(store, source, tmp_path):
+    """A trial that reads each of its checkpoints back takes no more room than two of them."""
+    before = None
+    for index in range(6):
+        info = commit(store, index, source)
+        fetched = store.fetch(info)
+        assert (fetched / "weights.bin").exists()
+        if before is not None:
+            store.delete(before.name)
+        before = info
+        copies = [path for path in (tmp_path / "scratch").rglob("fetched-*") if path.is_dir()]
+        assert len(copies) <= 3
+
+
 def test_the_storage_decides_which_kind_of_store_it_is(storage):
     assert isinstance(open_checkpoints(storage), RemoteCheckpointStore)
 
