@@ -229,6 +229,10 @@ class ObjectCache:
         """Return the last state of a pod that was deleted."""
         return _unpack(self._deleted.get(uid))
 
+    def was_deleted(self, uid: str) -> bool:
+        """Return whether the deletion of an object is remembered."""
+        return uid in self._deleted
+
     def versions(self, key: str) -> dict[str, str]:
         """Return the uids of all trials and pods of an experiment, each with the state that is here."""
         pods = (*self._plain_pods(key), *self._parts.get(key, {}).values(), *self._deciders.get(key, {}).values())

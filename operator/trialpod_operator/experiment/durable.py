@@ -442,7 +442,9 @@ class DurableExperiment:
     @property
     def files_stored(self) -> bool:
         """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
-        return self._replica is None or not (self._replica.files_due() or self.files.waiting())
+        return self._replica is None or not (
+            self._replica.files_due() or self.files.waiting() or self.files.incomplete
+        )
 
     def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
         """Add what one of the trial's pods printed to the trial's log.
@@ -472,6 +474,7 @@ class DurableExperiment:
             with contextlib.suppress(StorageError, TimeoutError):  # then the journal has what the files lack
                 await self._bring_what_waits(timeout_s)
         self.journaled.flush()
+        self._copy_completed()
         self.journaled.write_snapshot()
         if self._replica is None:
             return None
@@ -638,14 +641,12 @@ class DurableExperiment:
             await asyncio.sleep(0)  # there may be thousands of files, and calls to answer
             if self._broken is not None:
                 return
-        late = self.journaled.files.completed()
+        self._copy_completed()
         if not self._in_storage:
             self.journaled.sync()
         replica = self._replica
         if replica is None:
             return
-        for trial in late:
-            replica.copy_soon(self.dirname(trial))
         self._record_silence()
         if errors := replica.errors - self._replica_errors:
             self._replica_errors += errors
@@ -655,6 +656,12 @@ class DurableExperiment:
         if due and self.journaled.snapshot_possible and replica.catch_up():
             self.journaled.write_snapshot()
             replica.request(self.position, urgent=True)
+
+    def _copy_completed(self) -> None:
+        """Have files copied that lacked lines when they were copied at the ends of their trials."""
+        for trial in self.files.completed():
+            if self._replica is not None:
+                self._replica.copy_soon(self.dirname(trial))
 
     @property
     def _max_objects(self) -> int:

@@ -212,6 +212,11 @@ class TrialFiles:
             self._logs.pop(trial.trial_id, None)
             self._paths.pop(trial.trial_id, None)
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether files of trials that have ended lack lines, or `completed` has yet to return some."""
+        return bool(self._incomplete or self._completed)
+
     def completed(self) -> list[Trial]:
         """Return the trials whose files were completed by a flush after their end; each once."""
         found, self._completed = self._completed, []

@@ -16,7 +16,14 @@ from trialpod.tune.schedulers import TrialScheduler
 from trialpod.tune.search import Searcher
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.decider.code import seed_generators
-from trialpod_operator.engine.events import AttemptEnded, ResultsReceived, SettingsObserved, SuggestionReady
+from trialpod_operator.engine.events import (
+    AttemptEnded,
+    ResultsReceived,
+    ResumeRequested,
+    SettingsObserved,
+    SuggestionReady,
+    SuspendRequested,
+)
 from trialpod_operator.experiment.decisions.messages import DecisionAnswer
 
 
@@ -187,6 +194,39 @@ class TestSettings:
             return world
 
         assert len(asyncio.run(run()).table()) == 4
+
+
+class TestSuspend:
+    def test_of_an_experiment_that_was_being_resumed_can_be_undone(self, tmp_path: Path) -> None:
+        """The first resume still waits for its decision when the second one is asked for."""
+
+        async def run() -> World:
+            given = request(param_space={"x": tune.uniform(0, 1)}, num_samples=2, stop=lambda _, result: False)
+            world = World(given, tmp_path, report, 3)
+            world.start()
+            decisions = world.experiment.decisions
+            assert decisions is not None
+            assert world.decider is not None
+            while not world.experiment.engine.state.running:
+                await asyncio.sleep(0)
+                await world.decider.step()
+            world.experiment.apply(SuspendRequested())
+            for _ in range(100):
+                await asyncio.sleep(0)
+                await world.decider.step()
+            world.experiment.apply(ResumeRequested())
+            while not any(isinstance(item.record.event, ResumeRequested) for item in decisions._in_flight):
+                await asyncio.sleep(0)
+                if world.decider.waiting is None:
+                    await world.decider.step()
+            world.experiment.apply(SuspendRequested())
+            world.experiment.apply(ResumeRequested())
+            for _ in range(100):
+                await asyncio.sleep(0)
+                await world.decider.step()
+            return world
+
+        assert not asyncio.run(run()).experiment.engine.state.flags.suspended
 
 
 class TestSuggestions:

@@ -333,6 +333,41 @@ def test_a_complete_end_leaves_everything_in_the_storage(tmp_path: Path) -> None
     run(test)
 
 
+@pytest.mark.parametrize("until_finish", [True, False])
+def test_lines_that_could_not_be_written_are_copied_later(tmp_path: Path, until_finish: bool) -> None:
+    """The disk was full when the last trials ended: their files are not complete in the storage yet."""
+
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "work")
+        experiment = shell.start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        blocked = []
+        for trial_id in shell.starts():
+            trial = experiment.engine.state.trials[trial_id]
+            blocked.append(experiment.files.path(trial) / "result.json")
+            blocked[-1].mkdir()
+            experiment.apply(results(trial_id, 1, 0.5))
+            experiment.apply(AttemptEnded(trial_id=trial_id, attempt=1, end=AttemptEnd(cause="completed")))
+        replica = experiment._replica
+        assert replica is not None
+        while replica.files_due():  # noqa: ASYNC110 - a thread copies them
+            await asyncio.sleep(0.05)
+        assert not experiment.files_stored
+        for path in blocked:
+            path.rmdir()
+        if not until_finish:
+            while not experiment.files_stored:  # noqa: ASYNC110 - likewise
+                await asyncio.sleep(0.05)
+        assert await experiment.finish(10.0) is None
+        experiment.close()
+        keys = [key for key in storage.list() if key.endswith("/result.json")]
+        assert [storage.read(key).count(b"\n") for key in keys] == [1, 1]
+
+    run(test)
+
+
 def test_log_that_arrives_during_copy_is_copied_too(tmp_path: Path) -> None:
     class Late(DirectoryStorage):
         """While the log is written here, another pod's output is kept."""

@@ -14,7 +14,7 @@ import logging
 
 from trialpod.errors import StorageError
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError
+from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, UnreachableError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -69,6 +69,7 @@ class DeciderKeeper:
         self._not_before = 0.0
         self._ended: set[str] = set()  # uids of pods whose end was noted
         self._deleted: set[str] = set()  # of those whose deletion was asked for
+        self._refused: set[str] = set()  # of those whose deletion was refused, and is asked for again
         self._ending: Problem | None = None  # how the latest pod ended
         self._refusal: PendingReason | None = None  # why no pod can be made
         self._asked_at = 0.0
@@ -116,7 +117,7 @@ class DeciderKeeper:
     ) -> float | None:
         """Bring the pod in line with what the experiment needs; return in how many seconds to come back."""
         now = self._services.clock()
-        if queue.deciding:
+        if queue.has_decided:
             self._failures, self._ending = 0, None
         if not queue.needed:
             await self.remove(queue)
@@ -127,7 +128,7 @@ class DeciderKeeper:
         for pod in self._pods():
             if self._has_ended(pod):
                 await self._record_end(pod, queue, now)
-            elif self._is_outdated(pod, experiment):
+            elif self._is_outdated(pod, experiment) and not self._code_problem:  # else the next one gets the old code
                 await self._delete(pod, queue)
                 self._not_before = 0.0
             elif current or self._number_of(pod) < self._number:
@@ -135,7 +136,7 @@ class DeciderKeeper:
             else:
                 self._number = self._number_of(pod)
                 current = queue.deciding or await self._is_there(pod, queue, now)
-        if current or self._code is None:
+        if current or self._code is None or self._code_problem:
             return POLL_S
         queue.end_session()
         if now < self._not_before:
@@ -252,8 +253,16 @@ class DeciderKeeper:
     async def _ask_to_delete(self, pod: Object) -> None:
         metadata = pod["metadata"]
         uid = str(metadata.get("uid", ""))
-        await self._services.kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
-        self._deleted.add(uid)
+        try:
+            await self._services.kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
+        except UnreachableError:
+            raise
+        except ApiError as error:  # the next decider does not wait for it: this one may not call any more
+            if uid not in self._refused:
+                logger.warning("%s: the pod of an earlier decider cannot be deleted: %s", self._key, error)
+            self._refused.add(uid)
+        else:
+            self._deleted.add(uid)
 
     async def _delete_ended(self) -> None:
         """Ask again for deletions that the server has not taken."""

@@ -453,7 +453,7 @@ class PodBindings:
                 )
             for pod in pods:
                 if not is_leaving(pod, self._pods.work.deleted):
-                    await self._pods.work.delete_pod(pod, 0)
+                    await self._pods.work.delete_if_allowed(pod, 0)
 
     def _is_outdated(self, pod: Object) -> bool:
         made_from = (pod["metadata"].get("annotations") or {}).get(names.SPEC_ANNOTATION, self._digest)

@@ -40,6 +40,9 @@ MAX_BATCH = 16
 LOG_AGAIN_S = 1.0
 """How soon to look again whether a log can be had, and is stored."""
 
+REFUSED_AGAIN_S = 5.0
+"""How soon to ask again for a deletion that the server has refused."""
+
 
 class PodGarbageCollector:
     """The pods of one experiment that have no binding.
@@ -85,6 +88,8 @@ class PodGarbageCollector:
     def keep(self, name: str) -> None:
         """A pod continues."""
         self._leave_by.pop(name, None)
+        if (pod := self._cache.pod(self._key, name)) is not None:
+            self._work.logs.reopen(pod)
 
     @property
     def pods_left(self) -> bool:
@@ -136,6 +141,8 @@ class PodGarbageCollector:
                     self._noted.pop(name, None)
                 elif name not in stopped:
                     finished.append(pod)
+            elif now < self._retry_at.get(name, now):
+                continue  # its deletion was refused
             elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
                 unfinished.append(pod)
         # The logs of pods that run are read before their deletion, which does not wait for a slow one.
@@ -152,7 +159,8 @@ class PodGarbageCollector:
             if stays(pod) or (name not in stopped and name not in self._leave_by):
                 self._work.logs.reopen(pod)
                 continue  # it continues with another attempt, since a moment ago
-            await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
+            if not await self._work.delete_if_allowed(pod, None if name in stopped else _grace_s(metadata)):
+                self._retry_at[name] = now + REFUSED_AGAIN_S
         self._look_at = 0.0
         finished = self._due(finished, now)
         if not finished:
@@ -174,8 +182,8 @@ class PodGarbageCollector:
 
     def _due(self, finished: list[Object], now: float) -> list[Object]:
         """Return the finished pods that are to be deleted now, those that were not tried yet before the others."""
-        names_now = {pod["metadata"]["name"] for pod in finished}
-        self._retry_at = {name: at for name, at in self._retry_at.items() if name in names_now}
+        present = self._cache.pod_names(self._key)
+        self._retry_at = {name: at for name, at in self._retry_at.items() if name in present}
         due = [pod for pod in finished if now >= self._retry_at.get(pod["metadata"]["name"], now)]
         return sorted(due, key=lambda pod: self._retry_at.get(pod["metadata"]["name"], 0.0))
 
@@ -202,25 +210,23 @@ class PodGarbageCollector:
         wait_s, done = LOG_AGAIN_S, set[str]()
         try:
             done |= {pod["metadata"]["name"] for pod in await self._work.collect_finished(finished, trials)}
-        except Exception as error:
-            wait_s = max(wait_s, getattr(error, "retry_after_s", 0.0))
-            raise
-        finally:
-            for pod in finished:
-                name = pod["metadata"]["name"]
-                if name in done or pod["metadata"].get("uid") in self._work.deleted:
-                    self._leave_by.pop(name, None)
-                    self._retry_at.pop(name, None)
-                else:
-                    self._retry_at[name] = self._clock() + wait_s
+        except (ApiError, NotServedError, StorageError) as error:
+            wait_s = max(REFUSED_AGAIN_S, getattr(error, "retry_after_s", 0.0))
+            logger.info("finished pods of %s cannot be deleted yet: %s", self._key, error)
+        except Exception:  # a defect: it is retried like any other failure, and no other pod waits for it
+            wait_s = REFUSED_AGAIN_S
+            logger.exception("finished pods of %s cannot be deleted", self._key)
+        for pod in finished:
+            name = pod["metadata"]["name"]
+            if name in done or pod["metadata"].get("uid") in self._work.deleted:
+                self._leave_by.pop(name, None)
+                self._retry_at.pop(name, None)
+            else:
+                self._retry_at[name] = self._clock() + wait_s
 
     async def _take_away(self, finished: list[Object], trials: Mapping[str, Trial]) -> None:
         try:
             await self._collect(finished, trials)
-        except (ApiError, NotServedError, StorageError) as error:
-            logger.info("finished pods of %s cannot be deleted yet: %s", self._key, error)
-        except Exception:  # a defect: it is retried like any other failure, and no other pod waits for it
-            logger.exception("finished pods of %s cannot be deleted", self._key)
         finally:
             self._beside = None
         self._again()

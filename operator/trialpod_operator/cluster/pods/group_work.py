@@ -303,7 +303,7 @@ class GroupWork:
                 continue
             pod = self.pod(binding, 0)
             if pod is not None and not is_leaving(pod, self._work.deleted):
-                await self._work.delete_pod(pod)
+                await self._work.delete_if_allowed(pod)
 
     def times(self, bindings: Iterable[PodBinding]) -> list[float]:
         """Return when there will be something to do."""

@@ -18,6 +18,7 @@ from trialpod_operator.api.api_errors import (
     ApiError,
     ConflictError,
     NotFoundError,
+    UnreachableError,
 )
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
@@ -117,6 +118,7 @@ class PodWork:
         self.ended_running: set[str] = set()
         """Uids of those among them that ran then: what they print until they have exited is kept, too."""
         self._unanswered: set[str] = set()  # uids of those that were asked for before, without an answer
+        self._refused: set[str] = set()  # uids of those whose deletion was refused: it is logged once
         self._gone_before: set[str] = set()  # uids of those that another client had ended before
         self._no_queues_until = 0.0
         self._counted: set[str] = set()  # uids of the pods that a quota counted when it was used up
@@ -246,14 +248,34 @@ class PodWork:
         if self.objects is not None:
             self.objects.deleted(metadata["name"])
 
+    async def delete_if_allowed(self, pod: Object, grace_s: int | None = None) -> bool:
+        """Ask for the end of a pod as `delete_pod` does; return False where the server refuses this.
+
+        Other pods do not wait for one that an admission rule protects, for example.
+
+        Raises:
+            UnreachableError: the server does not answer.
+        """
+        try:
+            await self.delete_pod(pod, grace_s)
+        except UnreachableError:
+            raise
+        except ApiError as error:
+            uid = pod["metadata"].get("uid", "")
+            level = logging.DEBUG if uid in self._refused else logging.WARNING
+            logger.log(level, "%s: a pod cannot be deleted: %s", self._key, error)
+            self._refused.add(uid)
+            return False
+        return True
+
     def forget_deleted(self) -> None:
         """Forget the deletions of pods that are gone, and of which no late event can come any more."""
         self.logs.forget_deleted()
         if len(self.deleted) <= 2 * len(self._cache.pod_names(self._key)) + MAX_DELETED:
             return
         present = {pod["metadata"].get("uid", "") for pod in self._cache.pods(self._key)}
-        gone = {uid for uid in self.deleted if uid not in present and self._cache.deleted_pod(uid) is None}
-        for known in (self.deleted, self.ended_running, self._unanswered, self._gone_before):
+        gone = {uid for uid in self.deleted if uid not in present and not self._cache.was_deleted(uid)}
+        for known in (self.deleted, self.ended_running, self._unanswered, self._gone_before, self._refused):
             known -= gone
 
     def ended_pod(self, uid: str) -> bool:

@@ -231,7 +231,7 @@ class Membership:
                 await self._delete(own)
             found = await self._kube.get(self._collection, self._name)
             if found is not None and _holder(found) == self._identity:
-                await self._put(found, self._coordinator_body(found, self._map, holder=""))
+                await self._put(found, self._coordinator_body(found, _map_of(found), holder=""))
         except (ApiError, TimeoutError) as error:
             logger.info("the Lease %s could not be released: %s", self._name, error)
 

@@ -128,6 +128,8 @@ class DecisionQueue:
         """Since when deciders can call here, in seconds since the epoch."""
         self.problem: DeciderProblem | None = None
         """Why the latest decider gave up; None once another one decides."""
+        self.has_decided = False
+        """Whether the decider that there is now has decided about an event."""
         self.warnings: deque[str] = deque(maxlen=100)
 
     # -- state --
@@ -203,6 +205,7 @@ class DecisionQueue:
         if self._passes(event):
             if isinstance(event, SuspendRequested):
                 self._withdraw_resume()
+                self._known.pop(ResumeRequested.__name__, None)  # one in flight is older than the next one
             if self._in_flight:
                 if event not in self._deferred:
                     self._deferred.append(event)
@@ -409,10 +412,8 @@ class DecisionQueue:
                 self._apply(item.record.event, item.record.now, next(chosen))
                 self._finish(item.record.event)
             self._in_flight, self._position = [], request.position
-            if request.snapshot is not None and self._position == self._journaled.position:
-                self._journaled.take_snapshot(request.snapshot)
-            elif request.no_snapshot:
-                self._journaled.skip_snapshot()
+            self.has_decided = self.has_decided or bool(undecided)
+            self._take_snapshot(request)
             if self._queue:
                 self._waits_since = self._clock()
             self._after()
@@ -421,7 +422,15 @@ class DecisionQueue:
             raise StaleSessionError(f"it is at record {request.position}, the journal at {self._position}")
         elif sent:
             return self._answer(sent)  # the answer was lost
+        else:
+            self._take_snapshot(request)
         return self._poll_or_answer()
+
+    def _take_snapshot(self, request: DecisionRequest) -> None:
+        if request.snapshot is not None and self._position == self._journaled.position:
+            self._journaled.take_snapshot(request.snapshot)
+        elif request.no_snapshot:
+            self._journaled.skip_snapshot()
 
     def _record(self, request: DecisionRequest) -> None:
         if request.view is not None:
@@ -501,6 +510,7 @@ class DecisionQueue:
             return
         self._release_poll(DecisionAnswer(ended="another decider takes over", restart=True))
         self._session, self._loading, self._records, self._unread = 0, False, [], None
+        self.has_decided = False
         back = [item.record.event for item in self._in_flight if not item.decided]
         self._in_flight = []
         self._queue.extendleft(reversed(back))

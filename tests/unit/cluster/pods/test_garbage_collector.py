@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from trialpod_operator.cluster.pods.garbage_collector import (
     LEAVE_S,
     LOG_AGAIN_S,
     MAX_BATCH,
+    REFUSED_AGAIN_S,
     PodGarbageCollector,
 )
 from trialpod_operator.cluster.pods.pod_work import PodWork
@@ -51,11 +51,14 @@ class Work:
         self.steps.append((what, pod["metadata"]["name"]))
         return result
 
-    async def delete_pod(self, pod: dict[str, Any], _grace_s: int | None = None) -> None:
+    async def delete_if_allowed(self, pod: dict[str, Any], _grace_s: int | None = None) -> bool:
+        if pod["metadata"]["name"] in self.stuck:
+            return False
         await self._step("delete", pod, None)
         self.deleted.add(pod["metadata"]["uid"])
         if pod["status"]["phase"] == "Running":
             self.ended_running.add(pod["metadata"]["uid"])
+        return True
 
     async def collect_finished(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
         if self.takes is not None:
@@ -173,8 +176,7 @@ class TestPodsThatCannotBeDeletedYet:
         world.work.stuck, world.work.error = frozenset(self.PODS[:MAX_BATCH]), error
         world.finish(*self.PODS)
         for now in (100.0, 100.1, 100.2):
-            with contextlib.suppress(ApiError):
-                world.look(now, *filter(None, [current]))
+            world.look(now, *filter(None, [current]))
         return world
 
     @pytest.mark.parametrize("current", ["other", ""])
@@ -196,6 +198,19 @@ class TestPodsThatCannotBeDeletedYet:
         world.work.stuck = frozenset()
         world.look(102.1, "other")
         assert world.work.deleted >= set(self.PODS)
+
+    def test_one_that_still_runs_delays_no_other(self) -> None:
+        world = World()
+        world.work.stuck = frozenset({"hung-1"})
+        world.finish("hung-1", "hung-2", phase="Running")
+        world.look(100.0, stopped=("hung-1", "hung-2"))
+        assert world.work.deleted == {"hung-2"}
+        assert world.collector.times() == [100.0 + REFUSED_AGAIN_S]
+        world.work.stuck = frozenset()
+        world.look(101.0, stopped=("hung-1", "hung-2"))
+        assert world.work.deleted == {"hung-2"}
+        world.look(100.0 + REFUSED_AGAIN_S, stopped=("hung-1", "hung-2"))
+        assert world.work.deleted == {"hung-1", "hung-2"}
 
     def test_a_defect_leaves_a_log_and_is_retried(self, caplog: pytest.LogCaptureFixture) -> None:
         world = self._world(current="other", error=KeyError("label"))
@@ -231,6 +246,16 @@ class TestLogsOfPodsThatRun:
             100.0 + LEAVE_S, (), (), lambda _pod: bool(world.work.steps), {}, every=True
         )
         asyncio.run(collect)
+        assert world.work.steps == [("keep", "idle"), ("reopen", "idle")]
+
+    def test_one_that_is_reserved_later_is_read_on_too(self) -> None:
+        """Its deletion was refused, so it could still get work."""
+        world = World()
+        world.work.stuck = frozenset({"idle"})
+        world.finish("idle", phase="Running")
+        world.collector.expect_exit("idle", 100.0)
+        world.look(100.0 + LEAVE_S)
+        world.collector.keep("idle")
         assert world.work.steps == [("keep", "idle"), ("reopen", "idle")]
 
     def test_one_that_does_not_run_yet_has_none(self) -> None:
