@@ -202,8 +202,9 @@ def _shows_output() -> bool:
 
 def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:
     """Return the callbacks to call, None when there are none."""
-    callbacks: list[Callback] = [LogLinks(request.log_files)] if request.log_files is not None else []
-    callbacks += request.callbacks
+    callbacks: list[Callback] = list(request.callbacks)
+    if request.log_files is not None:  # last: what a callback has stored is found again by its place
+        callbacks.append(LogLinks(request.log_files))
     if not callbacks and request.progress_reporter is None:
         return None
     return Callbacks(

@@ -83,7 +83,9 @@ class Machine:
             cpus = cpus if quota is None else min(cpus, quota)
         memory = _physical_memory(root)
         limit = _memory_limit(root, groups)
-        found = visible_gpus(variables, root) if gpus is None else tuple(str(i) for i in range(gpus))
+        found = visible_gpus(variables, root)
+        if gpus is not None:  # of those that the user may use, if any are visible
+            found = found[:gpus] if len(found) >= gpus else tuple(str(i) for i in range(gpus))
         memory = memory if limit is None else min(memory, limit)
         return cls(cpus=cpus, memory=memory, gpus=found, custom=read_amounts(RESOURCES, variables.get(RESOURCES, "")))
 

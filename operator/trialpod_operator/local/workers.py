@@ -89,6 +89,7 @@ class _Worker:
     resources: dict[str, float] = field(default_factory=dict)
     given: bool = False  # it has fetched the assignment of this attempt
     stays: bool = False  # it has said that it asks for its trial's next attempt
+    dropped: tuple[Trial, int] | None = None  # what it was to get, and was stopped just then
     free_since: float | None = None  # when its attempt was first seen to have ended, by the loop's clock
     signals: set[int] = field(default_factory=set)  # sent to it
 
@@ -153,6 +154,10 @@ class Workers:
             # One that hangs is not reached by an answer: it asks for none.
             self._force(worker, 0.0 if trial.current.deadline_missed else self._stop_delay_s(trial))
             return
+        for other in self._workers.values():  # a process may be about to get it
+            given = other.waiting
+            if given is not None and given.done() and not given.cancelled() and given.result() == (trial, attempt):
+                other.dropped = (trial, attempt)
         end = AttemptEnd(cause="stopped" if trial.current.decision == "stop" else "paused")
         event = AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)
         self._shell.soon(lambda: self._shell.apply(event))
@@ -337,7 +342,7 @@ class Workers:
             self._take_back(waiting)
             return _NO_WORK
         work = waiting.result() if waiting.done() and not waiting.cancelled() else None
-        if work is None:
+        if work is None or work == worker.dropped:
             return _NO_WORK
         worker.trial, worker.attempt = work
         worker.given = worker.stays = False

@@ -323,6 +323,8 @@ class SimulatedExperiment:
                 self.log.append((trial.trial_id, "RESOURCES", detail))
                 trial.resources = detail
                 if trial.status == "RUNNING":
+                    if trial.last_result is not None and trial.last_result["training_iteration"] == trial.iteration:
+                        self._save(trial, trial.last_result)  # as at any pause
                     trial.status = "PENDING"
                     trial.waiting.clear()
                     self._return(trial)

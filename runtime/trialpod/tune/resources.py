@@ -83,7 +83,11 @@ def resources_of(trainable: Any) -> tuple[dict[str, float], Callable[[dict[str, 
         return to_resources(given, _WHERE), None
 
     def for_config(config: dict[str, Any]) -> dict[str, float]:
-        answer = given(config)
+        try:
+            answer = given(config)
+        except Exception as error:  # the user's code: one trial's failure
+            what = f"{_name(given)}, which is to return the resources for {config!r},"
+            raise InvalidInputError(f"{what} raised {type(error).__name__}: {error}") from error
         if answer is None:
             return dict(DEFAULT_RESOURCES)
         return to_resources(answer, f"the resources that {_name(given)} returned for {config!r}")

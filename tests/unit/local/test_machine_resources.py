@@ -231,3 +231,11 @@ def test_visible_gpus_are_those_that_cuda_would_see(
     devices = {f"dev/{name}": "" for name in ("nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm")}
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert Machine.detect(environ=environ, root=write(tmp_path, {**MEMINFO, **devices})).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("visible", "said", "gpus"),
+    [("2,3", 1, ("2",)), ("2,3", 2, ("2", "3")), ("2,3", 3, ("0", "1", "2")), ("2", 0, ())],
+)
+def test_a_number_of_gpus_is_of_those_that_are_visible(visible: str, said: int, gpus: tuple[str, ...]) -> None:
+    assert Machine.detect(gpus=said, environ={"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus

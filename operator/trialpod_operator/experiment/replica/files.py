@@ -61,7 +61,8 @@ T = TypeVar("T")
 
 _GROWING = (RESULT_FILE, PROGRESS_FILE, LOG_FILE)
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
-_EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, TRAINABLE_FILE, CALLBACKS_FILE))
+_EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, CALLBACKS_FILE))
+_TRAINABLE_KEY = f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"
 _TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
 _POLICY_PREFIX = "pbt_"
 _FETCHING = ".fetching"
@@ -109,7 +110,26 @@ class FileReplica:
 
     def due_of_experiment(self) -> list[Due]:
         """Return which files beside the trials' have changed."""
-        return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *sorted(self.policy_files())])
+        return [
+            *self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *sorted(self.policy_files())]),
+            *self._due_trainable(),
+        ]
+
+    def _due_trainable(self) -> list[Due]:
+        """Return the file of the Trainable if it has changed: the newest of those that the experiment has had."""
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # an earlier one was removed just now: the next copy finds the rest
+            files = sorted(self._trainables(), key=lambda file: file.stat().st_mtime_ns)
+            if files:
+                status = files[-1].stat()
+                mark = (status.st_size, status.st_mtime_ns)
+                if self._copied.get(_TRAINABLE_KEY) != mark:
+                    return [Due(_TRAINABLE_KEY, mark, files[-1].read_bytes())]
+        return []
+
+    def _trainables(self) -> list[Path]:
+        return list((self._directory / TRIALPOD_DIR).glob("trainable*.pkl"))
 
     def claim_location(self) -> bool:
         """Put ``experiment.json`` unless that was done, or found; return False when another process has put one.
@@ -259,10 +279,10 @@ class FileReplica:
 
         Its document is the one that was found, which says what journal it is.
         """
-        trainable = f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"
-        here = (self._directory / trainable).exists()
+        here = self._trainables()
         self.take_document()
-        self._fetch([key for key in _EXPERIMENT_FILES if key != EXPERIMENT_KEY and (key != trainable or not here)])
+        keys = [key for key in _EXPERIMENT_FILES if key != EXPERIMENT_KEY]
+        self._fetch(keys if here else [*keys, _TRAINABLE_KEY])
 
     def find_document(self) -> str:
         """Read ``experiment.json``; return the id of the journal that it names, "" when there is none.

@@ -32,7 +32,6 @@ class ResourceChangingScheduler(TrialScheduler):
     ABOUT = ("given what is free", "trials can use more CPUs or GPUs than they start with")
 
     NAME = "resource_changing"
-    saves_at_horizon = True
 
     def __init__(
         self,
@@ -59,6 +58,7 @@ class ResourceChangingScheduler(TrialScheduler):
         self.changes_configs = self._base.changes_configs
         self.pending_trials = self._base.pending_trials
         self.several_metrics = self._base.several_metrics
+        self.saves_at_horizon = self._base.saves_at_horizon  # a change of resources pauses, which saves
 
     @property
     def metric(self) -> str | None:  # type: ignore[override]

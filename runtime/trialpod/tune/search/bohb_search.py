@@ -55,7 +55,10 @@ class TuneBOHB(LibrarySearcher):
     ABOUT = ("`pip install 'trialpod[bohb]'`", "together with HyperBand")
 
     LIBRARY: ClassVar = (_SPACES[:2], _PACKAGE[:2])
-    _OBJECTS: ClassVar = ("_model", "_live")
+    _OBJECTS: ClassVar = ("_model", "_live", "_learned")
+
+    COUNTS_PAUSED: ClassVar = False  # a bracket fills with trials that wait at its first rung
+    _learned: set[tuple[int, int]]  # numbers and steps that the model has
 
     @staticmethod
     def convert_search_space(spec: dict[str, Any]) -> Any:
@@ -92,7 +95,13 @@ class TuneBOHB(LibrarySearcher):
             )
         self._options = dict(bohb_config or {})
 
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Keep at most so many trials unfinished, beside the paused ones."""
+        self._max_concurrent = max_concurrent
+        return True
+
     def _open(self) -> None:
+        self._learned = set()
         spaces, module = require(*_SPACES), require(*_PACKAGE)
         quiet = logging.getLogger("trialpod.bohb")
         quiet.setLevel(logging.CRITICAL)
@@ -124,8 +133,9 @@ class TuneBOHB(LibrarySearcher):
             self._learn(number, self._values[number], self._loss(Ending("stopped", scores)), step)
 
     def _learn(self, number: int, values: Values, loss: float | None, step: int) -> None:
-        if loss is None:
-            return
+        if loss is None or (number, step) in self._learned:
+            return  # it was paused at that step, and then given up
+        self._learned.add((number, step))
         job = SimpleNamespace(
             id=(number, 0, 0),
             kwargs={"budget": float(step), "config": self.flat.complete(values), "config_info": {}},

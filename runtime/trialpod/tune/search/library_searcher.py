@@ -76,6 +76,7 @@ class LibrarySearcher(Searcher):
     _values: list[Values]
     _numbers: dict[str, int]
     _unfinished: set[int]
+    _paused: set[int]
     _latest: dict[int, tuple[tuple[float, ...], int]]
     _early: list[list[Any]]
 
@@ -86,6 +87,9 @@ class LibrarySearcher(Searcher):
     """It can search dimensions without bounds."""
 
     SEVERAL_METRICS: ClassVar[bool] = False
+
+    COUNTS_PAUSED: ClassVar[bool] = True
+    """Whether paused trials count towards `max_concurrent`."""
 
     def __init__(
         self,
@@ -177,7 +181,11 @@ class LibrarySearcher(Searcher):
             self._seed = spec.get("seed")
         if self._given_space is None:
             self._given_space = config
-        self._numbers, self._unfinished = {}, set()  # of another experiment's trials, if there are any
+        self._numbers, self._unfinished, self._paused = (
+            {},
+            set(),
+            set(),
+        )  # of another experiment's trials, if there are any
         self._ready()
         return True
 
@@ -197,7 +205,8 @@ class LibrarySearcher(Searcher):
         """Return the config of a new trial."""
         self._start()
         self._check_new(trial_id)
-        if self._max_concurrent and len(self._unfinished) >= self._max_concurrent:
+        counted = self._unfinished if self.COUNTS_PAUSED else self._unfinished - self._paused
+        if self._max_concurrent and len(counted) >= self._max_concurrent:
             return None
         number = len(self._values)
         preset = self._preset()
@@ -244,6 +253,7 @@ class LibrarySearcher(Searcher):
         if number is not None:
             scores, step = self._latest.get(number, (None, 0))
             self._log.append(["pause", number, None if scores is None else list(scores), step])
+            self._paused.add(number)
             self._park(number, scores, step)
 
     def on_unpause(self, trial_id: str) -> None:
@@ -251,6 +261,7 @@ class LibrarySearcher(Searcher):
         number = self._known(trial_id)
         if number is not None:
             self._log.append(["resume", number])
+            self._paused.discard(number)
             self._unpark(number)
 
     def add_evaluated_point(
@@ -392,6 +403,7 @@ class LibrarySearcher(Searcher):
         self._values = []
         self._numbers = {}
         self._unfinished = set()
+        self._paused = set()
         self._latest = {}
         self._early = []
         self._presets_used = 0
@@ -514,6 +526,7 @@ class LibrarySearcher(Searcher):
             status, scores, constraints = "error", None, ()
         self._latest.pop(number, None)
         self._unfinished.discard(number)
+        self._paused.discard(number)
         ending = Ending(status, scores, step, constraints or ())
         self._log.append(
             ["end", number, status, None if scores is None else list(scores), step, list(ending.constraints)]
@@ -534,6 +547,11 @@ class LibrarySearcher(Searcher):
                 self._values.append(entry[1])
             elif entry[0] == "end":
                 self._unfinished.discard(entry[1])
+                self._paused.discard(entry[1])
+            elif entry[0] == "pause":
+                self._paused.add(entry[1])
+            elif entry[0] == "resume":
+                self._paused.discard(entry[1])
 
     def _replay(self) -> None:
         self._replayed = True

@@ -94,7 +94,9 @@ def write_trainable(data: bytes, directory: Path, objects: ObjectSet | None = No
     file = directory / FILE
     if file.exists() and file.read_bytes() != data:
         file = directory / f"trainable-{digest[:16]}.pkl"
-    if not file.exists():
+    if file.exists():
+        os.utime(file)  # the newest is the one that is used
+    else:
         write_atomically(file, data)
     return TrainableRef(pickle=str(file), sha256=digest, path=import_path())
 

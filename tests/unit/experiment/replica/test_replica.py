@@ -18,6 +18,7 @@ from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.tune.shipping.package import write_trainable
 from trialpod_operator.experiment.replica import journal as journal_replica
 from trialpod_operator.experiment.replica.files import Due, FileReplica
 from trialpod_operator.experiment.replica.journal_copy import JournalCopy
@@ -81,6 +82,22 @@ def test_another_machine_continues_with_what_was_copied(tmp_path: Path, storage:
     assert Replica(there, storage).pull()
     assert history(there) == (b"state after one", [b"two"])
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
+
+
+def test_the_newest_trainable_is_the_one_that_is_copied(tmp_path: Path, storage: DirectoryStorage) -> None:
+    """The code was edited, and the experiment resumed: its folder has both files, another machine gets one."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    journal_of(here).append(b"one")
+    replica = Replica(here, storage)
+    write_trainable(b"first", here / ".trialpod")
+    replica.copy()
+    os.utime(here / ".trialpod" / "trainable.pkl", (1.0, 1.0))
+    replica.copy()
+    write_trainable(b"second", here / ".trialpod")
+    replica.copy()
+    assert storage.read(".trialpod/trainable.pkl") == b"second"
+    assert Replica(there, storage).pull()
+    assert (there / ".trialpod" / "trainable.pkl").read_bytes() == b"second"
 
 
 class ChangedWhileRead(DirectoryStorage):

@@ -35,6 +35,13 @@ def test_change_resumes_from_the_checkpoint() -> None:
     assert [what for _, what, _ in simulated.log] == ["START", "START", "RESOURCES", "START"]
 
 
+@pytest.mark.parametrize(("base", "saves"), [("asha", False), ("pbt", True)])
+def test_checkpoints_are_as_frequent_as_with_the_base(base: str, saves: bool) -> None:
+    parameters = {"hyperparam_mutations": {"x": [1, 2]}} if base == "pbt" else {}
+    made = ResourceChangingScheduler({"name": base, "parameters": parameters})
+    assert made.saves_at_horizon is saves
+
+
 def test_decisions_are_the_base_schedulers() -> None:
     base = {"name": "asha", "parameters": {"metric": "score", "mode": "max", "reduction_factor": 2}}
     simulated = experiment(base_scheduler=base)

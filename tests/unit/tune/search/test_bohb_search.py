@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from libraries import needing
 
+from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.testing.searchers import SearcherContract
-from trialpod.tune.search import TuneBOHB
+from trialpod.tune.search import ConcurrencyLimiter, TuneBOHB
 from trialpod.tune.search.searcher import Searcher
 
 pytestmark = [
@@ -36,3 +37,37 @@ class TestBOHB(SearcherContract):
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         TuneBOHB(**arguments)
+
+
+def begun(**arguments: Any) -> TuneBOHB:
+    search = TuneBOHB(**arguments)
+    search.set_search_properties("loss", "min", {"x": tune.uniform(0, 1)}, seed=1)
+    return search
+
+
+class TestPausedTrials:
+    def test_do_not_count_towards_its_limit(self) -> None:
+        search = begun(max_concurrent=1)
+        assert isinstance(search.suggest("a"), dict)
+        assert search.suggest("b") is None
+        search.on_pause("a")
+        again = begun(max_concurrent=1)
+        again.set_state(search.get_state())
+        for each in (search, again):
+            assert isinstance(each.suggest("b"), dict)
+            assert each.suggest("c") is None
+
+    def test_limit_of_a_wrapper_is_its_own(self) -> None:
+        limited = ConcurrencyLimiter(begun(), max_concurrent=1)
+        assert isinstance(limited.suggest("a"), dict)
+        limited.on_pause("a")
+        assert isinstance(limited.suggest("b"), dict)
+
+    def test_that_are_given_up_are_learned_once(self) -> None:
+        search = begun()
+        search.suggest("a")
+        result = {"loss": 0.5, "training_iteration": 3}
+        search.on_trial_result("a", result)
+        search.on_pause("a")
+        search.on_trial_stopped("a", result)
+        assert [len(found) for found in search._model.configs.values()] == [1]

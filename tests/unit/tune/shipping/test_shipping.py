@@ -52,6 +52,10 @@ def test_file_follows_the_code(tmp_path: Path) -> None:
     assert other.pickle != ref.pickle
     assert Path(other.pickle).read_bytes() == second
     assert Path(str(ref.pickle)).read_bytes() == first
+    os.utime(str(ref.pickle), (1.0, 1.0))
+    assert write_trainable(first, tmp_path) == ref
+    newest = max(tmp_path.glob("trainable*.pkl"), key=lambda file: file.stat().st_mtime_ns)
+    assert str(newest) == ref.pickle
 
 
 def test_unpicklable_is_explained(tmp_path: Path) -> None:
