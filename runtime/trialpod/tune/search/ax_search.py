@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.catalogue import algorithm
-from trialpod.tune.search.ax_constraints import renamed
+from trialpod.tune.search.ax_constraints import holds, renamed
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.refit_searcher import RefitSearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -103,6 +103,10 @@ class AxSearch(RefitSearcher):
                 client.attach_trial(parameters=self._inward(values))
             (found,) = client.get_next_trials(max_trials=1).values()
         return {d.name: found[f"p{i}"] for i, d in enumerate(self.flat.dimensions)}
+
+    def _allowed(self, values: Values) -> bool:
+        inward = self._inward(values)
+        return all(holds(each, inward) for each in self._ax_constraints())
 
     def _inward(self, values: Values) -> dict[str, Any]:
         return {f"p{i}": values[d.name] for i, d in enumerate(self.flat.dimensions)}

@@ -13,6 +13,7 @@ from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.spaces.flat_space import Values
 
 _DRAWS = 100
+"""Maximum number of random points that are looked at for a suggestion: a new one, which is allowed."""
 
 
 class RefitSearcher(LibrarySearcher):
@@ -32,6 +33,10 @@ class RefitSearcher(LibrarySearcher):
         """Return a promising point."""
         raise NotImplementedError
 
+    def _allowed(self, values: Values) -> bool:
+        """Return whether a random point may be tried; where none is found, one is tried all the same."""
+        return True
+
     def _open(self) -> None:
         self._losses: dict[int, float | None] = {}
         self._seen: dict[int, Values] = {}
@@ -50,6 +55,8 @@ class RefitSearcher(LibrarySearcher):
             else:
                 rng = random.Random(f"{seed}/{attempt}")
                 found = {d.name: d.draw(rng) for d in self.flat.dimensions}
+                if attempt < _DRAWS - 1 and not self._allowed(self.flat.canonical(found)):
+                    continue
             values = self.flat.canonical(found)
             if self.patience is None or values not in self._seen.values():
                 self._take(number, values)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.ax_constraints import renamed
+from trialpod.tune.search.ax_constraints import holds, renamed
+from trialpod.tune.search.refit_searcher import RefitSearcher
 
 NAMES = {"x1": "p0", "net/width": "p1"}
 
@@ -40,3 +44,35 @@ def test_parameters_get_the_names_that_ax_has(constraint: str, expected: str) ->
 def test_what_is_no_arithmetic_never_reaches_ax(constraint: str) -> None:
     with pytest.raises(InvalidInputError, match="parameter_constraints are parameters, numbers"):
         renamed(constraint, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        ("p0 + p1 <= 2", True),
+        ("p0 + 2 * p1 <= 2", False),
+        ("-1 * ( p0 - p1 ) > 0.4", True),
+        ("0 <= p0 < p1", True),
+        ("p0 / p1 >= 1e0", False),
+        ("p0 / 0 >= 1", True),  # left to Ax
+        ("p0 p1", True),
+    ],
+)
+def test_a_point_is_judged_as_ax_does(constraint: str, expected: bool) -> None:
+    assert holds(constraint, {"p0": 0.5, "p1": 1.0}) is expected
+
+
+class Constrained(RefitSearcher):
+    """Draws like AxSearch, without its library."""
+
+    initial = 100
+
+    def _allowed(self, values: dict[str, Any]) -> bool:
+        return holds("p0 <= 0.1", {"p0": values["x"]})
+
+
+def test_the_first_points_keep_to_the_constraints() -> None:
+    search = Constrained()
+    search.set_search_properties("loss", "min", {"x": tune.uniform(0, 1)}, seed=3)
+    found = [search.suggest(f"t{number}") for number in range(10)]
+    assert all(isinstance(each, dict) and each["x"] <= 0.1 for each in found)
