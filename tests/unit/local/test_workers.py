@@ -50,7 +50,7 @@ def trial(name: str) -> Any:
     return SimpleNamespace(trial_id=name, running=True, attempt=1, resources=None, config={}, current=current)
 
 
-def test_an_attempt_that_is_stopped_as_it_is_handed_over_runs_nowhere() -> None:
+def test_attempt_stopped_as_it_is_handed_over_runs_nowhere() -> None:
     async def test() -> None:
         plan: Any = SimpleNamespace(
             settings=SimpleNamespace(reuse=True),
