@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_attempt import Link, attempt
 
+from trialpod import variables
 from trialpod.runner import main
 from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 
@@ -15,6 +17,9 @@ from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 def execute(folder: Path, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> tuple[Any, int]:
     """Run an attempt whose code cannot be loaded at first; return its end, and how often it was tried."""
     monkeypatch.chdir(folder)
+    for variable in (variables.ORIG_WORKING_DIR, variables.RAY_ORIG_WORKING_DIR):
+        monkeypatch.setenv(variable, str(folder))  # which an attempt sets for good
+    monkeypatch.setattr(sys, "path", list(sys.path))
     waiting, tried = list(errors), [0]
 
     def load(*_given: Any) -> Any:
