@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
@@ -115,7 +115,7 @@ class RunArguments:
                 name=self.name,
                 storage_path=self.storage_path,
                 failure_config=FailureConfig(max_failures=self.max_failures, fail_fast=self.fail_fast),
-                checkpoint_config=self.checkpoint_config,
+                checkpoint_config=_only_as_asked(self.checkpoint_config),
                 sync_config=self.sync_config,
                 verbose=self.verbose,
                 stop=self.stop,
@@ -175,6 +175,15 @@ def _checkpoint_config(older: Mapping[str, Any]) -> CheckpointConfig:
     return CheckpointConfig(**arguments)
 
 
+def _only_as_asked(config: CheckpointConfig | None) -> CheckpointConfig | None:
+    """Return a CheckpointConfig without the final checkpoint of classes, which is a default of `Tuner` alone."""
+    if config is None:
+        return CheckpointConfig(checkpoint_at_end=False)
+    if isinstance(config, CheckpointConfig) and config.checkpoint_at_end is None:
+        return replace(config, checkpoint_at_end=False)
+    return config
+
+
 def _refuse(where: str, name: str, value: Any) -> None:
     harmless, remedy = _NOT_SUPPORTED[name]
     if not any(value is other or (type(value) is type(other) and value == other) for other in harmless):
@@ -211,7 +220,16 @@ def checkpoint_path(where: str, restore: Any, argument: str = "restore") -> str 
     absolute = os.path.abspath(os.path.expanduser(text))
     if not os.path.exists(absolute):
         raise InvalidInputError(f"{where}({argument}={text!r}): there is no checkpoint at {absolute}")
-    return absolute
+    if os.path.isdir(absolute):
+        return absolute
+    from trialpod.tune.trainable.saved_state import find
+
+    folder = find(absolute)  # the file may be what `Trainable.save` returned
+    if folder is None:
+        raise InvalidInputError(
+            f"{where}({argument}={text!r}): {absolute} is a file; give the directory of the checkpoint that it is in"
+        )
+    return folder
 
 
 def _formats(where: str, trainable: Any, formats: Any) -> list[str]:

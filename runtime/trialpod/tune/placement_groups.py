@@ -44,17 +44,29 @@ def plain_resources(given: Mapping[str, Any], where: str = "resources") -> dict[
     for name, amount in amounts.items():
         if not isinstance(name, str) or not name:
             raise InvalidInputError(f"{where}: {name!r} is not the name of a resource; use 'cpu', 'gpu', 'memory'")
-        is_number = isinstance(amount, Real) and (under_ray() or not isinstance(amount, bool))
-        if not is_number or not 0 <= amount < math.inf:
+        value = _as_number(amount)
+        if value is None or not 0 <= value < math.inf:
             hint = "; memory is a number of bytes" if name == "memory" and isinstance(amount, str) else ""
             raise InvalidInputError(f"{where}[{name!r}] = {amount!r}: must be a number of at least 0{hint}")
         plain = _PLAIN_NAMES.get(name, name)
         if plain in resources:
             raise InvalidInputError(f"{where}: {plain!r} is given twice, as 'cpu' and 'CPU' mean the same")
-        resources[plain] = float(amount)
+        resources[plain] = value
     for legacy in [name for name in resources if name.startswith("extra_") or name == "object_store_memory"]:
         _add(resources, _MEANS.get(legacy, legacy.removeprefix("extra_")), resources.pop(legacy))
     return {name: amount for name, amount in resources.items() if amount}
+
+
+def _as_number(amount: Any) -> float | None:
+    """Return an amount as a float, None if it is not a number; under the name `ray` as a number `float` takes it."""
+    if type(amount) is not bool and isinstance(amount, Real):
+        return float(amount)
+    if not under_ray():
+        return None
+    try:
+        return float(amount)
+    except (TypeError, ValueError):
+        return None
 
 
 def _add(resources: dict[str, float], name: str, amount: float) -> None:
@@ -96,7 +108,9 @@ class PlacementGroupFactory:
                 f"PlacementGroupFactory(strategy={strategy!r}): strategy must be one of {', '.join(STRATEGIES)}"
                 + (f" (did you mean {guess!r}?)" if guess else "")
             )
-        self._bundles = [{name: float(amount) for name, amount in bundle.items() if amount} for bundle in bundles]
+        self._bundles = [
+            {name: value for name, amount in bundle.items() if (value := float(amount))} for bundle in bundles
+        ]
         self._strategy = strategy
 
     @property

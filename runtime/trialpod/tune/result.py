@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialpod.compat.activation import under_ray
@@ -244,9 +245,9 @@ class Result:
         return arrow_filesystem(self.path)
 
     @property
-    def log_dir(self) -> str:
-        """The name that older scripts use for `local_path`."""
-        return self.local_path
+    def log_dir(self) -> Path:
+        """`local_path` as older scripts have it."""
+        return Path(self.local_path)
 
     @property
     def config(self) -> dict[str, Any] | None:

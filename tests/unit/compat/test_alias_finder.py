@@ -67,10 +67,10 @@ def test_every_module_in_the_table_can_be_imported(name: str) -> None:
 @pytest.mark.usefixtures("_alias")
 def test_what_has_no_counterpart_says_so_when_it_is_used() -> None:
     from ray.rllib.algorithms.ppo import PPO  # type: ignore[import-not-found]
-    from ray.train import ScalingConfig  # type: ignore[import-not-found]
+    from ray.train import BackendConfig  # type: ignore[import-not-found]
     from ray.train.torch import TorchTrainer  # type: ignore[import-not-found]
 
-    for use in (ScalingConfig, TorchTrainer, PPO, lambda **_: PPO.from_checkpoint):
+    for use in (BackendConfig, TorchTrainer, PPO, lambda **_: PPO.from_checkpoint):
         with pytest.raises(NotSupportedError, match="is not offered by trialpod; "):
             use(num_workers=2)
     with pytest.raises(NotImplementedError, match=r"ray\.train\.torch\.TorchTrainer"):

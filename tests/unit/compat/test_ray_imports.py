@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 
 from trialpod import tune
@@ -19,6 +20,7 @@ from trialpod.compat import ray as alias
 from trialpod.compat.ray import known_names, table
 from trialpod.errors import InvalidInputError, NotOffered, NotSupportedError, TrialpodError
 from trialpod.tune.logger.library import MissingLibraryError
+from trialpod.tune.resources import resources_of
 
 IMPORTS = Path(__file__).parents[2] / "data" / "ray_imports.tsv"
 
@@ -265,6 +267,46 @@ class TestSmallParts:
         assert len(calls) == 3
         calls.clear()
         assert not util.retry_fn(fails_twice, OSError, num_retries=2, sleep_time=0)
+
+
+class TestScalingConfig:
+    """It is the resources of a trial; Ray's trainers are not offered."""
+
+    def test_is_the_sum_as_one_bundle(self) -> None:
+        ScalingConfig = bound("from ray.air import ScalingConfig as S")["S"]  # noqa: N806
+        given = ScalingConfig(trainer_resources={"CPU": 2}, num_workers=2, resources_per_worker={"CPU": 1, "GPU": 0})
+        assert bound("from ray.train import ScalingConfig as S")["S"] is ScalingConfig
+        assert resources_of(tune.with_resources(train, given)) == ({"cpu": 4.0}, None)
+        assert given.total_resources == {"CPU": 4.0}
+        assert given.as_placement_group_factory() == tune.PlacementGroupFactory([{"CPU": 4}])
+        assert ScalingConfig(num_workers=2, use_gpu=True).bundles == [{"CPU": 1.0, "GPU": 2.0}]
+        assert ScalingConfig().bundles == [{"CPU": 1.0}]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"num_workers": "2"}, "must be a number of workers"),
+            ({"use_gpu": True, "resources_per_worker": {"GPU": 0}}, "contradict each other"),
+            ({"resources_per_worker": {"GPU": 1}}, "contradict each other"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, arguments: dict[str, Any], message: str) -> None:
+        made = bound("from ray.train import ScalingConfig as S")["S"]
+        with pytest.raises(InvalidInputError, match=message):
+            made(**arguments)
+
+
+def test_pretty_print_is_yaml() -> None:
+    pretty_print = bound("from ray.tune.logger import pretty_print")["pretty_print"]
+    result = {
+        "loss": np.float32(0.5),
+        "config": {"lr": 1},
+        "a": None,
+        "n": {"b": [1, 2]},
+        "who": Path("x"),
+        "left": 1,
+    }
+    assert pretty_print(result, {"left"}) == "loss: 0.5\nn:\n  b:\n  - 1\n  - 2\nwho: x\n"
 
 
 class TestRegistry:

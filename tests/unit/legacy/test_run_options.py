@@ -50,6 +50,25 @@ class TestRestore:
             tune.run(train, restore=wrong)
         assert not used.requests
 
+    def test_file_that_save_returned(self, used: Any, tmp_path: Path) -> None:
+        """`save` returns the path that `save_checkpoint` returned, which may be a file in the checkpoint."""
+
+        class Writes(Steps):
+            def save_checkpoint(self, checkpoint_dir: str) -> str:
+                Path(checkpoint_dir, "model.pth").write_text("x")
+                return str(Path(checkpoint_dir, "model.pth"))
+
+        saved = Writes().save(str(tmp_path / "checkpoint"))
+        assert saved.endswith("model.pth")
+        tune.run(Writes, restore=saved)
+        code = unpickled(Path(used.requests[0].trainable.pickle).read_bytes(), "code")
+        assert restore_path(code) == str(tmp_path / "checkpoint")
+
+    def test_any_other_file_is_refused(self, used: Any, tmp_path: Path) -> None:
+        Path(tmp_path, "model.pth").write_text("x")
+        with pytest.raises(InvalidInputError, match="is a file; give the directory"):
+            tune.run(Steps, restore=tmp_path / "model.pth")
+
 
 class TestExport:
     def test_formats_travel_with_the_class(self) -> None:

@@ -77,6 +77,35 @@ def test_the_names_of_older_versions_mean_the_same(used: Any, tmp_path: Path) ->
     assert request.storage_path == str(tmp_path)
 
 
+class TestFinalCheckpoint:
+    """Of a class it is a default of `Tuner` only, as in Ray."""
+
+    class Saves(tune.Trainable):
+        def step(self) -> dict[str, Any]:
+            return {"done": True}
+
+        def save_checkpoint(self, checkpoint_dir: str) -> None: ...
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            ({}, False),
+            ({"checkpoint_config": CheckpointConfig(num_to_keep=2)}, False),
+            ({"checkpoint_freq": 2}, False),
+            ({"checkpoint_at_end": True}, True),
+            ({"checkpoint_config": CheckpointConfig(checkpoint_at_end=True)}, True),
+        ],
+    )
+    def test_only_if_asked_for(self, used: Any, arguments: Any, expected: bool) -> None:
+        tune.run(self.Saves, **arguments)
+        tune.run_experiments(Experiment("exp", self.Saves, **arguments))
+        assert [request.checkpoint_rules.at_end for request in used.requests] == [expected, expected]
+
+    def test_default_of_a_tuner(self, used: Any) -> None:
+        tune.Tuner(self.Saves).fit()
+        assert used.requests[0].checkpoint_rules.at_end
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -38,14 +38,18 @@ def test_amounts_may_be_numpy_numbers() -> None:
     assert resources_of(given) == ({"cpu": 4.0, "gpu": 0.5}, None)
 
 
-def test_under_the_name_ray_a_bool_is_an_amount() -> None:
+@pytest.mark.parametrize("amount", [True, np.bool_(True), np.array(1), "1"], ids=repr)
+def test_under_ray_any_float_is_an_amount(amount: Any) -> None:
     """``{"gpu": torch.cuda.is_available()}``."""
     with pytest.raises(InvalidInputError, match="must be a number"):
-        resources_of(tune.with_resources(train, {"cpu": 1, "gpu": True}))
+        resources_of(tune.with_resources(train, {"cpu": 1, "gpu": amount}))
     compat.install(replace=True)
     try:
-        given = tune.with_resources(train, {"cpu": 1, "gpu": True})
+        given = tune.with_resources(train, {"cpu": 1, "gpu": amount})
         assert resources_of(given) == ({"cpu": 1.0, "gpu": 1.0}, None)
+        assert PlacementGroupFactory([{"CPU": 1, "GPU": amount}]).bundles == [{"CPU": 1.0, "GPU": 1.0}]
+        with pytest.raises(InvalidInputError, match="must be a number"):
+            resources_of(tune.with_resources(train, {"cpu": "all"}))
     finally:
         compat.uninstall()
 
@@ -195,3 +199,10 @@ def test_placement_groups_compare_by_what_they_hold() -> None:
 def test_a_wrong_placement_group_is_refused(arguments: Any) -> None:
     with pytest.raises(InvalidInputError, match="PlacementGroupFactory"):
         PlacementGroupFactory(*arguments)
+
+
+def test_an_error_of_the_users_function_names_its_config() -> None:
+    _, for_config = resources_of(tune.with_resources(train, lambda config: {"gpu": config["gpus"]}))
+    assert for_config is not None
+    with pytest.raises(InvalidInputError, match=r"resources for \{'lr': 1\}, raised KeyError: 'gpus'"):
+        for_config({"lr": 1})

@@ -111,7 +111,7 @@ class TestWithoutResults:
         assert result.metrics["trial_id"] == "a_00000"
         assert result.metrics.get("loss") is None
         assert (result.checkpoint, result.error, result.config) == (None, None, {"lr": 0.1})
-        assert result.log_dir == result.path
+        assert result.log_dir / "params.json" == Path(result.path, "params.json")
 
     def test_the_data_frame_is_empty(self, tmp_path: Path) -> None:
         assert len(Result.from_trial(outcome(tmp_path)).metrics_dataframe) == 0
@@ -192,7 +192,7 @@ class TestResultInBucket:
         trial = outcome(tmp_path, checkpoint_uri="s3://bucket/exp/trial")
         for result in (Result.from_trial(trial), Trial(trial).as_result()):
             assert result.path == "s3://bucket/exp/trial"
-            assert result.local_path == result.log_dir == str(tmp_path)
+            assert result.local_path == str(result.log_dir) == str(tmp_path)
             assert list(result.metrics_dataframe["loss"]) == [0.5]
 
     def test_from_path_takes_a_file_system(self, tmp_path: Path) -> None:

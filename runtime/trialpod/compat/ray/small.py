@@ -90,7 +90,15 @@ _is_ray_cluster = is_ray_cluster
 
 
 def pretty_print(result: dict[str, Any], exclude: set[str] | None = None) -> str:
-    """Return a result as indented text, without the config and empty values."""
-    left_out = {"config", *(exclude or ())}
+    """Return a result as YAML, without the config and empty values."""
+    import yaml
+
+    left_out = {"config", "hist_stats", *(exclude or ())}
     shown = {key: value for key, value in result.items() if key not in left_out and value is not None}
-    return json.dumps(shown, indent=2, default=str)
+    plain = json.loads(json.dumps(shown, default=_plain))
+    return yaml.safe_dump(plain, default_flow_style=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: a number or a list of NumPy as Python's, anything else as its text."""
+    return value.tolist() if callable(getattr(value, "tolist", None)) else str(value)

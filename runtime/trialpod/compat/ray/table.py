@@ -267,8 +267,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ("ray.air.AcquiredResources", _TRAINERS),
     ("ray.air.DataBatchType", _DATA),
     ("ray.air.DatasetConfig", _DATA),
-    ("ray.air.ScalingConfig", _TRAINERS),
-    ("ray.air.config.ScalingConfig", _TRAINERS),
     ("ray.air.config.DatasetConfig", _DATA),
     ("ray.train.get_dataset_shard", _DATA),
     ("ray.train.TRAIN_DATASET_KEY", _DATA),
@@ -386,7 +384,7 @@ _CHILDREN: dict[str, tuple[str, str]] = {
         _TRAINERS,
         (
             "BackendConfig BaseTrainer CheckpointUploadMode DataParallelTrainer Predictor Preprocessor "
-            "ReportedCheckpoint ScalingConfig Trainer TrainerRestoreError TrainingCallback TrainingIterator "
+            "ReportedCheckpoint Trainer TrainerRestoreError TrainingCallback TrainingIterator "
             "UserCallback ValidationConfig WorkerGroup accelerate backend base_trainer batch_predictor "
             "callbacks collective constants data_parallel_trainer error examples gbdt_trainer "
             "get_all_reported_checkpoints horovod huggingface jax lightning mosaic predictor rl sklearn "

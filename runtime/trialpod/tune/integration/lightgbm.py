@@ -21,7 +21,7 @@ class TuneReportCheckpointCallback:
         filename: the model's in the checkpoint.
         frequency: rounds from one checkpoint to the next; 0 = none on the way.
         checkpoint_at_end: whether the last round's report has the model.
-        results_postprocessing_fn: called with ``{"valid": {"binary_logloss": 0.3}}``; returns the metrics.
+        results_postprocessing_fn: called with the chosen metrics by their reported names; returns what is reported.
     """
 
     CHECKPOINT_NAME = "model.txt"
@@ -44,16 +44,15 @@ class TuneReportCheckpointCallback:
 
     def __call__(self, env: Any) -> None:
         """Report a round."""
-        raw: dict[str, dict[str, Any]] = {}
+        latest: dict[str, Any] = {}
         for data, metric, value, _higher, *deviation in env.evaluation_result_list:
             if deviation:  # cross validation
-                raw.setdefault(data, {})[f"{metric}-mean"] = value
-                raw[data][f"{metric}-stdv"] = deviation[0]
+                latest[f"{data}-{metric}-mean"] = value
+                latest[f"{data}-{metric}-stdv"] = deviation[0]
             else:
-                raw.setdefault(data, {})[metric] = value
-        plain = {f"{data}-{metric}": value for data, found in raw.items() for metric, value in found.items()}
+                latest[f"{data}-{metric}"] = value
         last = env.iteration + 1 == env.end_iteration
-        self._reports.report(raw, plain, env.iteration, env.model.save_model, _WHO, last=last)
+        self._reports.report(latest, env.iteration, env.model.save_model, _WHO, last=last)
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):

@@ -63,6 +63,7 @@ class TuneReportCheckpointCallback(_base):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._metrics, self._filename, self._saves = metrics, filename, save_checkpoints
+        self._warned: set[str] = set()
         for hook in [on] if isinstance(on, str) else on:
             name = hook.removeprefix("on_")
             if name not in _HOOKS:
@@ -78,7 +79,7 @@ class TuneReportCheckpointCallback(_base):  # type: ignore[misc]
         logged = dict(trainer.callback_metrics)
         found = {name: value.item() if hasattr(value, "item") else value for name, value in logged.items()}
         # Means over an epoch of training are logged only after the epoch's validation.
-        metrics = chosen(self._metrics, found, _WHO, lenient=True)
+        metrics = chosen(self._metrics, found, _WHO, warned=self._warned)
         if metrics:
             report_with(metrics, trainer.save_checkpoint if self._saves else None, self._filename)
 

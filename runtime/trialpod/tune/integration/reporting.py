@@ -18,14 +18,14 @@ Metrics = str | Sequence[str] | Mapping[str, str] | None
 """None is all; a dict maps the reported name to the library's."""
 
 
-def chosen(metrics: Metrics, found: Mapping[str, Any], who: str, *, lenient: bool = False) -> dict[str, Any]:
+def chosen(metrics: Metrics, found: Mapping[str, Any], who: str, *, warned: set[str] | None = None) -> dict[str, Any]:
     """Return the metrics to report.
 
     Args:
         metrics: those that were asked for.
         found: what the library has.
         who: the callback, for errors.
-        lenient: leave out what is missing, with a warning.
+        warned: if given, leave out what is missing, and warn of each name that is not in it; such names are added.
 
     Raises:
         InvalidInputError: one is missing.
@@ -38,8 +38,10 @@ def chosen(metrics: Metrics, found: Mapping[str, Any], who: str, *, lenient: boo
         else {name: name for name in ([metrics] if isinstance(metrics, str) else metrics)}
     )
     missing = [theirs for theirs in names.values() if theirs not in found]
-    if missing and lenient:
-        logger.warning("%s: not logged yet, and not reported: %s", who, ", ".join(missing))
+    if warned is not None:
+        if new := [theirs for theirs in missing if theirs not in warned]:
+            logger.warning("%s: not logged yet, and not reported: %s", who, ", ".join(new))
+            warned.update(new)
     elif missing:
         raise InvalidInputError(
             f"{who}(metrics={metrics!r}): there is no metric {missing[0]!r}; there are {', '.join(sorted(found))}"
@@ -65,7 +67,7 @@ class BoosterReports:
         filename: the model's in the checkpoint.
         frequency: iterations from one checkpoint to the next; 0 = none on the way.
         checkpoint_at_end: whether the last report has one.
-        results_postprocessing_fn: called with what the library has of each metric; returns the metrics.
+        results_postprocessing_fn: called with the chosen metrics by their reported names; returns what is reported.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class BoosterReports:
         filename: str,
         frequency: int,
         checkpoint_at_end: bool,
-        results_postprocessing_fn: Callable[[Any], dict[str, Any]] | None,
+        results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None,
     ) -> None:
         if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 0:
             raise InvalidInputError(f"frequency={frequency!r}: must be a number of iterations, 0 for none")
@@ -86,17 +88,27 @@ class BoosterReports:
 
     def report(
         self,
-        raw: Any,
-        plain: dict[str, Any],
+        found: dict[str, Any],
         iteration: int,
         save: Callable[[str], Any],
         who: str,
         *,
         last: bool = False,
     ) -> None:
-        """Report one iteration, counted from 0, with the model if it is due; `last`: none comes after it."""
-        found = dict(self._process(raw)) if self._process is not None else plain
-        self.last = chosen(self.metrics, found, who)
+        """Report one iteration, with the model if it is due.
+
+        Args:
+            found: the latest values by flat names ("eval-logloss"); a tuple is a mean and its deviation.
+            iteration: its number, counted from 0.
+            save: writes the model to a path.
+            who: the callback, for errors.
+            last: no iteration comes after it.
+        """
+        metrics = chosen(self.metrics, found, who)
+        if self._process is not None:
+            self.last = dict(self._process(metrics))
+        else:
+            self.last = {name: value[0] if isinstance(value, tuple) else value for name, value in metrics.items()}
         due = (last and self.at_end) or (bool(self.frequency) and (iteration + 1) % self.frequency == 0)
         if due:
             self.saved = iteration

@@ -21,7 +21,8 @@ class TuneReportCheckpointCallback(_xgboost.callback.TrainingCallback):  # type:
         filename: the model's in the checkpoint.
         frequency: rounds from one checkpoint to the next; 0 = none on the way.
         checkpoint_at_end: whether the model is reported at the end.
-        results_postprocessing_fn: called with XGBoost's ``{"eval": {"logloss": [...]}}``; returns the metrics.
+        results_postprocessing_fn: called with the chosen metrics by their reported names; returns what is reported.
+            In ``xgboost.cv`` each is a tuple of mean and deviation.
     """
 
     CHECKPOINT_NAME = "model.ubj"
@@ -49,10 +50,14 @@ class TuneReportCheckpointCallback(_xgboost.callback.TrainingCallback):  # type:
     def after_iteration(self, model: Any, epoch: int, evals_log: dict[str, Any]) -> bool:
         """Report a round; it never ends the training: `report` does."""
         self._epoch = epoch
-        plain = {
+        latest = {
             f"{data}-{metric}": _last(values) for data, found in evals_log.items() for metric, values in found.items()
         }
-        self._reports.report(evals_log, plain, epoch, model.save_model, _WHO)
+
+        def save(path: str) -> None:
+            model.save_model(path)  # the models of ``xgboost.cv`` do not have it
+
+        self._reports.report(latest, epoch, save, _WHO)
         return False
 
     def after_training(self, model: Any) -> Any:
@@ -79,6 +84,8 @@ class TuneReportCallback(TuneReportCheckpointCallback):
 RayTrainReportCallback = TuneReportCheckpointCallback
 
 
-def _last(values: Any) -> float:
+def _last(values: Any) -> float | tuple[float, ...]:
     last = values[-1]
-    return float(last[0] if isinstance(last, tuple) else last)  # a pair with the deviation, in cross validation
+    return (
+        tuple(map(float, last)) if isinstance(last, tuple) else float(last)
+    )  # mean and deviation, in ``xgboost.cv``

@@ -62,6 +62,11 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         self._done = 0
         self._reason: dict[str, Any] = {}
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config that the trial begins with."""
+        return dict(self._initial)
+
     def set_search_properties(self, metric: str | None, mode: str | None, **_spec: Any) -> bool:
         """Accept any metric: a replay looks at none."""
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, NotSupportedError
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.ax_constraints import holds, renamed
 from trialpod.tune.search.library import require, seeded
@@ -25,12 +25,14 @@ class AxSearch(RefitSearcher):
     """Searches with Ax.
 
     Args:
-        space: the search space, when the experiment has none.
+        space: the search space, when the experiment has none; also a list of Ax's parameters, as dicts.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
         parameter_constraints: such as "x1 + x2 <= 2", over parameters that are numbers; with spaces around
             their names, and nothing but numbers, + - * / ( ) and a comparison beside them.
+        outcome_constraints: not supported.
+        ax_client: not supported.
         initial: results of random points before the model begins.
         seed: None takes the experiment's.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
@@ -39,6 +41,7 @@ class AxSearch(RefitSearcher):
 
     Raises:
         InvalidInputError: an argument cannot be used, or Ax is not installed.
+        NotSupportedError: constraints on results, or a client, are given.
     """
 
     ABOUT = ("`pip install 'trialpod[ax]'` (brings PyTorch)", "few, very expensive trials")
@@ -52,11 +55,13 @@ class AxSearch(RefitSearcher):
 
     def __init__(
         self,
-        space: dict[str, Any] | None = None,
+        space: dict[str, Any] | list[dict[str, Any]] | None = None,
         metric: str | None = None,
         mode: str | None = None,
         points_to_evaluate: list[dict[str, Any]] | None = None,
         parameter_constraints: list[str] | None = None,
+        outcome_constraints: list[str] | None = None,
+        ax_client: Any = None,
         *,
         initial: int = 5,
         seed: int | None = None,
@@ -65,6 +70,15 @@ class AxSearch(RefitSearcher):
         max_concurrent: int | None = None,
     ) -> None:
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start, max_concurrent)
+        if outcome_constraints:
+            raise NotSupportedError(
+                f"AxSearch(outcome_constraints={outcome_constraints!r}): constraints on results are not supported; "
+                "use OptunaSearch(constraints=[...]), whose constraints are metrics that are met up to 0"
+            )
+        if ax_client is not None:
+            raise NotSupportedError(
+                "AxSearch(ax_client=...): a client is not supported; give space, parameter_constraints and seed"
+            )
         if isinstance(initial, bool) or not isinstance(initial, int) or initial < 1:
             raise InvalidInputError(f"AxSearch: initial must be 1 or more, got {initial!r}", parameter="initial")
         if parameter_constraints is not None and (

@@ -34,15 +34,18 @@ class BayesOptSearch(RefitSearcher):
     """Searches with a Gaussian process.
 
     Args:
-        space: the search space, when the experiment has none.
+        space: the search space, when the experiment has none; also bounds, ``{"x": (0, 20)}``.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
         utility_kwargs: ``{"kind": "ucb", "kappa": 2.576}``, or kind "ei" or "poi" with "xi".
         random_state: None takes the experiment's seed.
         random_search_steps: results of random points before the model begins.
+        verbose: accepted for compatibility, unused.
         patience: suggestions in a row that repeat an earlier point before the search is over.
         skip_duplicate: never suggest a point twice.
+        analysis: an `ExperimentAnalysis` to learn from, as by `add_evaluated_trials`.
+        repeat_float_precision: accepted for compatibility, unused: a repeated point is an equal one.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
         max_concurrent: how many trials may be unfinished at a time.
@@ -69,8 +72,11 @@ class BayesOptSearch(RefitSearcher):
         utility_kwargs: dict[str, Any] | None = None,
         random_state: int | None = None,
         random_search_steps: int = 10,
+        verbose: int = 0,
         patience: int = 5,
         skip_duplicate: bool = True,
+        analysis: Any = None,
+        repeat_float_precision: int = 5,
         *,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
@@ -89,6 +95,8 @@ class BayesOptSearch(RefitSearcher):
         self.initial = random_search_steps
         self.patience = patience if skip_duplicate else None
         self._utility = _checked_utility(utility_kwargs)
+        if analysis is not None:
+            self.add_evaluated_trials(analysis, metric or getattr(analysis, "default_metric", None))
 
     def _propose(self, points: list[Values], losses: list[float], pending: list[Values], seed: int) -> Values:
         bayes_opt = require("bayes_opt", "bayesian-optimization>=3", "BayesOptSearch")

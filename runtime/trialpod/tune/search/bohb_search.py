@@ -37,7 +37,7 @@ class TuneBOHB(LibrarySearcher):
     """Searches with the model of BOHB; use it with the scheduler HyperBandForBOHB.
 
     Args:
-        space: the search space, when the experiment has none.
+        space: the search space, when the experiment has none; also a ConfigurationSpace of ConfigSpace.
         bohb_config: arguments of the model: min_points_in_model, top_n_percent, num_samples, random_fraction,
             bandwidth_factor, min_bandwidth.
         metric: what to optimise; None takes the experiment's.
@@ -67,7 +67,7 @@ class TuneBOHB(LibrarySearcher):
 
     def __init__(
         self,
-        space: dict[str, Any] | None = None,
+        space: Any = None,
         bohb_config: dict[str, Any] | None = None,
         metric: str | None = None,
         mode: str | None = None,

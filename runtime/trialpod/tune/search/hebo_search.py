@@ -26,7 +26,7 @@ class HEBOSearch(RefitSearcher):
     """Searches with HEBO.
 
     Args:
-        space: the search space, when the experiment has none.
+        space: the search space, when the experiment has none; also a DesignSpace of HEBO.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
@@ -51,7 +51,7 @@ class HEBOSearch(RefitSearcher):
 
     def __init__(
         self,
-        space: dict[str, Any] | None = None,
+        space: Any = None,
         metric: str | None = None,
         mode: str | None = None,
         points_to_evaluate: list[dict[str, Any]] | None = None,

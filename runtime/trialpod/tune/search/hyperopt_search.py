@@ -15,7 +15,7 @@ from trialpod.tune.plugins.as_ray import decides_as_ray
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
-from trialpod.tune.search.sample import Float
+from trialpod.tune.search.sample import Float, equal
 from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
@@ -26,7 +26,7 @@ class HyperOptSearch(LibrarySearcher):
 
     Args:
         space: the search space, when the experiment has none; also one of HyperOpt's own (``hp.uniform(...)``), whose
-            `points_to_evaluate` are given by its labels, choices by their numbers.
+            `points_to_evaluate` are given by its labels, choices by their values, or by their numbers.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
@@ -163,7 +163,31 @@ class HyperOptSearch(LibrarySearcher):
                 f"HyperOptSearch: the search space has no label {unknown[0]!r}; known are "
                 f"{', '.join(sorted(self._domain.params))}"
             )
-        return dict(config)
+        return self._numbered(config)
+
+    def _numbered(self, point: dict[str, Any]) -> dict[str, Any]:
+        """Return a point with the numbers of its choices in place of their values."""
+        pyll = self._hyperopt.pyll
+        found = dict(point)
+        for node in pyll.dfs(self._domain.expr):
+            if node.name != "switch" or node.pos_args[0].name != "hyperopt_param":
+                continue
+            label = node.pos_args[0].pos_args[0].obj
+            if label not in point:
+                continue
+            options = [_constant(pyll, option) for option in node.pos_args[1:]]
+            numbers = [number for number, option in enumerate(options) if equal(option, point[label])]
+            if numbers:
+                found[label] = numbers[0]
+            elif point[label] not in range(len(options)) and not any(
+                isinstance(each, pyll.Apply) for each in options
+            ):
+                raise InvalidInputError(
+                    f"HyperOptSearch: points_to_evaluate: {label!r} cannot be {point[label]!r}; "
+                    f"it is one of {options}",
+                    parameter="points_to_evaluate",
+                )
+        return found
 
     def _config(self, number: int, values: Values) -> dict[str, Any]:
         if not self._native:
@@ -196,6 +220,14 @@ class HyperOptSearch(LibrarySearcher):
         return (
             hp.qloguniform(d.name, math.log(low), math.log(high), 1) if d.log else hp.quniform(d.name, low, high, 1)
         )
+
+
+def _constant(pyll: Any, option: Any) -> Any:
+    """Return the value of an option; for one with parameters in it, its expression."""
+    try:
+        return option.obj if option.name == "literal" else pyll.rec_eval(option)
+    except Exception:  # noqa: BLE001 - what the library raises for parameters without a value
+        return option
 
 
 def _is_native(space: Any) -> bool:

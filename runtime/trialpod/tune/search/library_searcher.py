@@ -28,6 +28,7 @@ from trialpod.tune.plugins.goal import not_known_yet
 from trialpod.tune.search.library import require_all
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
 from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
+from trialpod.tune.search.spaces.library_spaces import read_library_space
 from trialpod.tune.search.spaces.native_spaces import original_space
 from trialpod.tune.search.spaces.variants import has_variables, same_space
 
@@ -105,7 +106,7 @@ class LibrarySearcher(Searcher):
         name = type(self).__name__
         require_all(self.LIBRARY, name)
         super().__init__(metric, mode)
-        space = original_space(space)
+        space = read_library_space(name, original_space(space))
         if isinstance(metric, (list, tuple)) and not self.SEVERAL_METRICS:
             raise InvalidInputError(
                 f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several", parameter="metric"

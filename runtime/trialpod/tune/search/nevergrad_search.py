@@ -26,9 +26,10 @@ class NevergradSearch(LibrarySearcher):
     """Searches with an optimiser of Nevergrad.
 
     Args:
-        optimizer: its name in Nevergrad's registry ("NGOpt", "OnePlusOne", "DE", "PSO", ...).
+        optimizer: one of Nevergrad's (``ng.optimizers.OnePlusOne``), or its name in the registry ("NGOpt",
+            "OnePlusOne", "DE", "PSO", ...).
         optimizer_kwargs: its arguments: ``budget`` (trials in all, 100) and ``num_workers`` (trials at a time).
-        space: the search space, when the experiment has none.
+        space: the search space, when the experiment has none; also of Nevergrad's (``ng.p.Dict(...)``).
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
@@ -52,9 +53,9 @@ class NevergradSearch(LibrarySearcher):
 
     def __init__(
         self,
-        optimizer: str = "NGOpt",
+        optimizer: Any = "NGOpt",
         optimizer_kwargs: dict[str, Any] | None = None,
-        space: dict[str, Any] | None = None,
+        space: Any = None,
         metric: str | None = None,
         mode: str | None = None,
         points_to_evaluate: list[dict[str, Any]] | None = None,
@@ -66,7 +67,11 @@ class NevergradSearch(LibrarySearcher):
     ) -> None:
         registry = nevergrad_library().optimizers.registry
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start, max_concurrent)
-        if not isinstance(optimizer, str) or optimizer not in registry:
+        if optimizer is None:
+            optimizer = "NGOpt"
+        elif not isinstance(optimizer, str):
+            optimizer = _name_of(optimizer)
+        if optimizer not in registry:
             guess = nearest(str(optimizer), list(registry))
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise InvalidInputError(
@@ -120,6 +125,17 @@ class NevergradSearch(LibrarySearcher):
             del self._candidates[number]
             with seeded(self._seed_of(f"tell/{number}")):
                 self._optimizer.tell(candidate, loss)
+
+
+def _name_of(optimizer: Any) -> str:
+    """Return the name in the registry of a class of optimisers, or of a family with its options."""
+    if hasattr(optimizer, "parametrization"):
+        raise InvalidInputError(
+            f"NevergradSearch: optimizer {optimizer.name} is made for a space of its own; give its class, "
+            "ng.optimizers.OnePlusOne for instance, the space and optimizer_kwargs={'budget': ...}",
+            parameter="optimizer",
+        )
+    return str(getattr(optimizer, "name", None) or getattr(optimizer, "__name__", optimizer))
 
 
 def _parameter(ng: Any, d: Dimension) -> Any:

@@ -20,6 +20,7 @@ from trialpod.tune.search.spaces.flat_space import Dimension, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
 _PACKAGE = ("zoopt", "zoopt>=0.4.2", "ZOOptSearch")
+_BUDGET = 100
 _PRECISION = 1e-10
 _TRIES = 20
 
@@ -29,9 +30,10 @@ class ZOOptSearch(LibrarySearcher):
     """Searches with ZOOpt.
 
     Args:
-        algo: "asracos" or "sracos", which are the same here.
-        budget: trials in all, which decides how many of them are spread out first; 4 or more.
-        space: the search space, when the experiment has none.
+        algo: "asracos" or "sracos", in any case, which are the same here.
+        budget: trials in all, which decides how many of them are spread out first; 4 or more, 100 if it is None.
+        space: the search space, when the experiment has none; also ZOOpt's dimensions,
+            ``{"x": (ValueType.CONTINUOUS, [0, 20], 0.01)}``.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
@@ -39,6 +41,7 @@ class ZOOptSearch(LibrarySearcher):
         seed: None takes the experiment's.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        dim_dict: the name that Ray Tune has for `space`.
 
     Raises:
         InvalidInputError: an argument cannot be used, or ZOOpt is not installed.
@@ -57,7 +60,7 @@ class ZOOptSearch(LibrarySearcher):
     def __init__(
         self,
         algo: str = "asracos",
-        budget: int = 100,
+        budget: int | None = _BUDGET,
         space: dict[str, Any] | None = None,
         metric: str | None = None,
         mode: str | None = None,
@@ -67,7 +70,13 @@ class ZOOptSearch(LibrarySearcher):
         seed: int | None = None,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
+        dim_dict: dict[str, Any] | None = None,
     ) -> None:
+        if space is not None and dim_dict is not None:
+            raise InvalidInputError("ZOOptSearch: space and dim_dict mean the same; give one", parameter="dim_dict")
+        budget = _BUDGET if budget is None else budget
+        algo = algo.lower() if isinstance(algo, str) else algo
+        space = dim_dict if space is None else space
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
         if algo not in ("asracos", "sracos"):
             raise InvalidInputError(

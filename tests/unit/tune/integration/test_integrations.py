@@ -92,6 +92,58 @@ def test_lightgbm_reports_each_round_and_the_model_at_the_end(library: Any, repo
     assert reports == [({"eval-auc": 0.5, **metrics}, None), ({"eval-auc": 1.5, **metrics}, ["model.txt"])]
 
 
+class TestPostprocessing:
+    """`results_postprocessing_fn` gets flat, chosen and renamed values, as in Ray."""
+
+    def test_xgboost(self, library: Any, reports: list[Report]) -> None:
+        module = library("xgboost", xgboost={"callback": types.SimpleNamespace(TrainingCallback=object)})
+        given: list[dict[str, Any]] = []
+
+        def process(metrics: dict[str, Any]) -> dict[str, Any]:
+            given.append(metrics)
+            return {"error": 1 - metrics["acc"]}
+
+        made = module.TuneReportCallback({"acc": "eval-acc"}, results_postprocessing_fn=process)
+        made.after_iteration(Model(), 0, {"eval": {"acc": [0.25, 0.75], "auc": [0.5, 0.5]}})
+        assert given == [{"acc": 0.75}]
+        assert reports == [({"error": 0.25}, None)]
+
+    def test_xgboost_cv(self, library: Any, reports: list[Report]) -> None:
+        """In `xgboost.cv` values are tuples of mean and deviation, and the model cannot be saved."""
+        module = library("xgboost", xgboost={"callback": types.SimpleNamespace(TrainingCallback=object)})
+        log = {"test": {"rmse": [(2.0, 0.5), (1.0, 0.25)]}}
+        module.TuneReportCallback().after_iteration(object(), 0, log)
+        made = module.TuneReportCheckpointCallback(
+            results_postprocessing_fn=lambda found: {f"{name}-std": pair[1] for name, pair in found.items()}
+        )
+        made.after_iteration(object(), 0, log)
+        assert reports == [({"test-rmse": 1.0}, None), ({"test-rmse-std": 0.25}, None)]
+
+    def test_lightgbm(self, library: Any, reports: list[Report]) -> None:
+        module = library("lightgbm", lightgbm={})
+        made = module.TuneReportCallback(
+            ["valid-auc"], results_postprocessing_fn=lambda found: {"loss": 1 - found["valid-auc"], "n": len(found)}
+        )
+        results = [("valid", "auc", 0.75, True), ("train", "auc", 1.0, True)]
+        made(types.SimpleNamespace(iteration=0, end_iteration=2, model=Model(), evaluation_result_list=results))
+        assert reports == [({"loss": 0.25, "n": 1}, None)]
+
+
+def test_lightning_warns_once_of_each_missing_metric(
+    library: Any, reports: list[Report], caplog: pytest.LogCaptureFixture
+) -> None:
+    module = library("pytorch_lightning", pytorch_lightning={"Callback": object})
+    trainer = types.SimpleNamespace(callback_metrics={"loss": 0.5}, sanity_checking=False)
+    made = module.TuneReportCallback(["loss", "acc"])
+    made.on_validation_end(trainer, None)
+    made.on_validation_end(trainer, None)
+    trainer.callback_metrics = {"acc": 1.0}
+    made.on_validation_end(trainer, None)
+    made.on_validation_end(trainer, None)
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["acc", "loss"]
+    assert len(reports) == 4
+
+
 def test_lightning_reports_what_was_logged_at_the_hook(library: Any, reports: list[Report]) -> None:
     module = library("pytorch_lightning", pytorch_lightning={"Callback": object})
     trainer = Model()

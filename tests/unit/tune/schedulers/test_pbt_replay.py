@@ -59,6 +59,11 @@ def test_first_config_of_the_schedule_is_set() -> None:
     assert (trial.config["lr"], trial.config["n"]) == (experiment().trials[0].config["lr"], 1)
 
 
+def test_first_config_can_be_read() -> None:
+    """Scripts for Ray give it to the experiment: ``config=replay.config``."""
+    assert PopulationBasedTrainingReplay(policy=LINES).config == {"lr": 1}
+
+
 def test_a_second_trial_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="runs one trial"):
         experiment(count=2)

@@ -65,6 +65,27 @@ class TestSpacesOfHyperOptsOwn:
         with pytest.raises(InvalidInputError, match="has no label 'wdth'"):
             self.searcher(points_to_evaluate=[{"wdth": 4.0}]).suggest("a")
 
+    @pytest.mark.parametrize(("value", "expected"), [("tanh", "tanh"), (0, "relu"), ((3, 3), (3, 3))])
+    def test_points_have_values_or_numbers_of_choices(self, value: Any, expected: Any) -> None:
+        """As in Ray since 1.2, and by number as before that."""
+        hp = pytest.importorskip("hyperopt").hp
+        searcher = HyperOptSearch(
+            {"act": hp.choice("act", ["relu", "tanh", (3, 3)]), "lr": hp.uniform("lr", 0, 1)},
+            metric="loss",
+            mode="min",
+            points_to_evaluate=[{"act": value, "lr": 0.5}],
+        )
+        assert searcher.suggest("a") == {"act": expected, "lr": 0.5}
+
+    def test_point_outside_of_a_choice_is_refused(self) -> None:
+        hp = pytest.importorskip("hyperopt").hp
+        searcher = HyperOptSearch(
+            {"n": hp.choice("n", [2, 4])}, metric="loss", mode="min", points_to_evaluate=[{"n": 4}, {"n": 5}]
+        )
+        assert searcher.suggest("a") == {"n": 4}
+        with pytest.raises(InvalidInputError, match=r"'n' cannot be 5; it is one of \[2, 4\]"):
+            searcher.suggest("b")
+
     def test_continue_with_the_same_suggestions(self) -> None:
         one, other = self.searcher(), self.searcher()
         for number in range(4):
