@@ -6,6 +6,7 @@ Invariants: a Result reads files only when it is asked for what is in them; it c
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, TrainableError, TrialpodError, nearest
 from trialpod.storage.registry import scheme_of
+from trialpod.tune.result_keys import SHOULD_CHECKPOINT
 from trialpod.tune.results import flattened, lookup, number, read_rows
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
     from trialpod.tune.outcomes import TrialOutcome
 
+log = logging.getLogger(__name__)
+
+_warned: list[str] = []  # that callbacks asked for checkpoints
 _PARAMS_FILE = "params.json"
 _ERROR_FILE = "error.txt"
 
@@ -99,6 +104,18 @@ class Metrics(dict[str, Any]):
             return True
         prefix = f"{key}/"
         return isinstance(key, str) and any(name.startswith(prefix) for name in self)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == SHOULD_CHECKPOINT and value and not _warned:
+            _warned.append(key)
+            log.warning(
+                "result['should_checkpoint'] = True in a callback has no effect: trials do not wait for callbacks; "
+                "return it from step(), or set CheckpointConfig(checkpoint_frequency=...)"
+            )
+        super().__setitem__(key, value)
+
+    def __reduce__(self) -> tuple[type[Metrics], tuple[dict[str, Any]]]:
+        return Metrics, (dict(self),)
 
     def copy(self) -> Metrics:
         """Return a copy."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.pickled_error import keep_error
 from trialpod.tune import Result
 from trialpod.tune.outcomes import TrialOutcome
-from trialpod.tune.result import NoResultError, TrialFailedError, failure
+from trialpod.tune.result import Metrics, NoResultError, TrialFailedError, failure
 from trialpod.tune.results import read_rows, score, without_rolled_back
 from trialpod.tune.trial import Trial
 
@@ -115,6 +116,21 @@ class TestWithoutResults:
 
     def test_the_data_frame_is_empty(self, tmp_path: Path) -> None:
         assert len(Result.from_trial(outcome(tmp_path)).metrics_dataframe) == 0
+
+
+def test_checkpoint_asked_for_in_a_result_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Callbacks of scripts for Ray set ``result["should_checkpoint"]``, which has no effect here."""
+    monkeypatch.setattr("trialpod.tune.result._warned", [])
+    copied = pickle.loads(pickle.dumps(Metrics({"should_checkpoint": True, "a/b": 1})))
+    assert (type(copied), copied["a"]) == (Metrics, {"b": 1})
+    copied["loss"] = 1.0
+    copied["should_checkpoint"] = False
+    assert not caplog.records
+    copied["should_checkpoint"] = True
+    copied["should_checkpoint"] = True
+    assert [record.getMessage()[:42] for record in caplog.records] == ["result['should_checkpoint'] = True in a ca"]
 
 
 def test_metrics_can_be_read_flat_and_nested(tmp_path: Path) -> None:
