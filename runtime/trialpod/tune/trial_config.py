@@ -24,9 +24,9 @@ class CheckpointConfig:
         checkpoint_score_attribute: the metric that tells which ones are best; None means the newest are.
         checkpoint_score_order: "max" or "min".
         checkpoint_frequency: every how many training iterations a class Trainable is checkpointed; 0 is never.
-        checkpoint_at_end: whether a class Trainable is checkpointed when its trial ends. None means: yes if the
-            class implements `save_checkpoint`. (Ray means yes for every class, which makes a class without
-            `save_checkpoint` fail at its end.)
+        checkpoint_at_end: whether a class Trainable is checkpointed when its trial ends. None means: with
+            `Tuner`, yes if the class implements `save_checkpoint`, and with `tune.run`, no. (Ray's `Tuner` means yes
+            for every class, which makes a class without `save_checkpoint` fail at its end.)
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
