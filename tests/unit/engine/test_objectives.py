@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from engine_support import ListSearch, Shell
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.plugins.objectives import Objective, losses, pareto_front, parse_objectives
+from trialpod.tune.plugins.front_ranking import FrontRanking
+from trialpod.tune.plugins.objectives import Objective, pareto_front, parse_objectives
 from trialpod.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
 from trialpod_operator.engine.repeats import front, winner
 
@@ -23,6 +25,41 @@ def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
 
+def fronts(points: list[tuple[float, ...]]) -> list[list[int]]:
+    """Return the places of the points by front, as these are defined; lower values are better."""
+    left, found = dict(enumerate(points)), []
+    while left:
+        found.append([k for k, p in left.items() if not any(dominates(q, p) for q in left.values())])
+        left = {k: p for k, p in left.items() if k not in found[-1]}
+    return found
+
+
+def room(front: list[tuple[float, ...]], point: tuple[float, ...]) -> float:
+    """Return the crowding distance of a point of a front, as it is defined."""
+    total = 0.0
+    for axis in range(len(point)):
+        order = sorted(set(front), key=lambda each: (each[axis], each))
+        place = order.index(point)
+        if place in (0, len(order) - 1):
+            return math.inf
+        span = order[-1][axis] - order[0][axis]
+        total += (order[place + 1][axis] - order[place - 1][axis]) / span if span else 0.0
+    return total
+
+
+def better(points: list[tuple[float, ...]]) -> int:
+    """Return how many of the points are better than the last one."""
+    last, found = len(points) - 1, 0
+    for places in fronts(points):
+        if last not in places:
+            found += len(places)
+            continue
+        among = [points[k] for k in places]
+        own = room(among, points[last])
+        return found + sum(room(among, point) > own for point in among)
+    raise AssertionError
+
+
 class TestOrder:
     @pytest.mark.parametrize("count", [1, 2, 3, 4])
     def test_fronts_are_those_of_the_definition(self, count: int) -> None:
@@ -30,22 +67,53 @@ class TestOrder:
         rng = random.Random(count)
         for _ in range(20):
             points = [tuple(float(rng.randrange(5)) for _ in range(count)) for _ in range(25)]
-            found = [math.floor(loss) for loss in losses(objectives, points)]
-            left, number = dict(enumerate(points)), 0
-            while left:
-                best = [k for k, p in left.items() if not any(dominates(q, p) for q in left.values())]
-                assert {k for k in left if found[k] == number} == set(best)
-                left, number = {k: p for k, p in left.items() if k not in best}, number + 1
-            assert set(pareto_front(objectives, points)) == {k for k, f in enumerate(found) if f == 0}
+            assert set(pareto_front(objectives, points)) == set(fronts(points)[0])
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 4])
+    def test_a_rank_counts_all_earlier_points_that_are_better(self, count: int) -> None:
+        objectives = [Objective(str(number), "min") for number in range(count)]
+        rng = random.Random(count)
+        for turn in range(20):
+            values = [5.0, 50.0, 1e9][turn % 3]
+            points = [tuple(float(rng.randrange(int(values))) for _ in range(count)) for _ in range(30)]
+            ranking, first = FrontRanking(objectives), rng.randrange(30)
+            found = [ranking.add(point) for point in points]
+            assert found == [better(points[: number + 1]) for number in range(30)]
+            ranking = FrontRanking(objectives)
+            for point in points[:first]:
+                ranking.add(point)
+            again = FrontRanking(objectives, json.loads(json.dumps(ranking.get_state())))
+            assert len(again) == first
+            assert [again.add(point) for point in points[first:]] == found[first:]
+
+    def test_a_rank_does_not_sort_all_points_again(self) -> None:
+        """Comparisons are counted, not seconds: sorting all points for each would take hundreds of millions."""
+        compared = 0
+
+        class Counted(float):
+            def __le__(self, other: object) -> bool:
+                nonlocal compared
+                compared += 1
+                return float(self) <= float(other)  # type: ignore[arg-type]
+
+        rng = random.Random(1)
+        ranking = FrontRanking([Objective(name, "min") for name in "abc"])
+        for _ in range(2000):
+            ranking.add([Counted(rng.random()) for _ in "abc"])
+        assert compared < 2_000_000
 
     def test_points_with_room_around_them_come_first(self) -> None:
-        order = losses([Objective("a", "min"), Objective("b", "min")], [(0, 10), (1, 9), (2, 8), (6, 4), (10, 0)])
-        assert order[0] == order[4] == 0.0
-        assert order[3] < order[1]
+        ranking = FrontRanking([Objective("a", "min"), Objective("b", "min")])
+        for point in [(0, 10), (1, 9), (10, 0)]:
+            ranking.add(point)
+        assert ranking.add((2, 8)) == 2
+        assert ranking.add((6, 4)) == 2
+        assert ranking.add((-1, 11)) == 0
 
     def test_a_missed_threshold_comes_last_the_nearest_first(self) -> None:
-        order = losses(LIMITED, [(0.6, 9.0), (0.4, 1.0), (0.1, 0.0), (0.9, 10.0)])
-        assert sorted(range(4), key=order.__getitem__)[2:] == [1, 2]
+        ranking = FrontRanking(LIMITED)
+        points = [(0.1, 0.0), (0.6, 9.0), (0.4, 1.0), (0.9, 10.0), (0.2, 1.0)]
+        assert [ranking.add(point) for point in points] == [0, 0, 1, 0, 3]
         assert pareto_front(LIMITED, [(0.4, 1.0), (0.1, 0.0)]) == []
 
     def test_the_best_in_the_first_objective_leads_the_front(self) -> None:

@@ -1,21 +1,10 @@
-"""Several objectives: what each is, and the order of trials in all of them at once.
-
-Source: fronts and crowding distance of Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II"
-(2002), and its constrained domination; for rungs as in Schmucker et al., "Multi-objective Asynchronous Successive
-Halving" (2021). The fronts are found by the efficient non-dominated sort of Zhang et al. (2015).
-
-Invariants:
-
-* Of two trials, one that meets all thresholds is better than one that does not; of two that miss some, the one that
-  misses them by less in sum, each relative to its threshold's size.
-* Equal points have equal places.
-"""
+"""Several objectives: what each is, and which trials no other one beats in all of them."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from operator import le
 from typing import Any, Literal
 
 import msgspec
@@ -139,36 +128,6 @@ def meets_thresholds(objectives: Sequence[Objective], point: Sequence[float]) ->
     return all(objective.margin(value) <= 0 for objective, value in zip(objectives, point, strict=True))
 
 
-def losses(objectives: Sequence[Objective], points: Sequence[Sequence[float]]) -> list[float]:
-    """Return a number for each point that orders all of them, the best lowest.
-
-    The whole part is the number of the front, from 0; within a front, points with more room around them come first.
-    Points that miss a threshold come behind all others, each violation a front of its own.
-    """
-    found = [0.0] * len(points)
-    feasible: list[int] = []
-    missed: list[tuple[float, int]] = []
-    for index, point in enumerate(points):
-        excess = sum(objective.excess(value) for objective, value in zip(objectives, point, strict=True))
-        if excess > 0:
-            missed.append((excess, index))
-        else:
-            feasible.append(index)
-    signed = {
-        index: tuple(v if o.mode == "min" else -v for o, v in zip(objectives, points[index], strict=True))
-        for index in feasible
-    }
-    fronts = _fronts(signed)
-    for number, front in enumerate(fronts):
-        distances = _crowding([signed[index] for index in front])
-        for index, distance in zip(front, distances, strict=True):
-            found[index] = number + 0.5 / (1.0 + distance)
-    levels = sorted({excess for excess, _ in missed})
-    for excess, index in missed:
-        found[index] = float(len(fronts) + bisect_left(levels, excess))
-    return found
-
-
 def to_minimize(objectives: Sequence[Objective], point: Sequence[float]) -> tuple[float, ...]:
     """Return a point with the signs that make lower values better in every objective."""
     return tuple(v if o.mode == "min" else -v for o, v in zip(objectives, point, strict=True))
@@ -189,57 +148,11 @@ def pareto_front(objectives: Sequence[Objective], points: Sequence[Sequence[floa
         for index, point in enumerate(points)
         if meets_thresholds(objectives, point)
     }
-    fronts = _fronts(meeting)
-    return sorted(fronts[0], key=lambda index: (meeting[index], index)) if fronts else []
-
-
-def _fronts(points: Mapping[int, tuple[float, ...]]) -> list[list[int]]:
-    """Return the keys by front, the best front first; lower values are better."""
-    fronts: list[list[int]] = []
-    lowest: list[float] = []  # of two objectives: the lowest second value of each front, which ascends
-    last: tuple[tuple[float, ...], int] | None = None
-    for key in sorted(points, key=lambda each: (points[each], each)):
-        point = points[key]
-        if last is not None and last[0] == point:
-            place = last[1]
-        elif len(point) == 1:
-            place = len(fronts)
-        elif len(point) == 2:
-            place = bisect_right(lowest, point[1])
-        else:
-            place = _first_open(fronts, points, point)
-        if place == len(fronts):
-            fronts.append([])
-            lowest.append(math.inf)
-        fronts[place].append(key)
-        lowest[place] = min(lowest[place], point[-1])
-        last = (point, place)
-    return fronts
-
-
-def _first_open(
-    fronts: Sequence[Sequence[int]], points: Mapping[int, tuple[float, ...]], point: tuple[float, ...]
-) -> int:
-    """Return the first front with no point that dominates `point`; fronts have all points before it in order."""
-    low, high = 0, len(fronts)
-    while low < high:
-        middle = (low + high) // 2
-        if any(all(a <= b for a, b in zip(points[key], point, strict=True)) for key in reversed(fronts[middle])):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _crowding(front: Sequence[tuple[float, ...]]) -> list[float]:
-    """Return the crowding distance of each point of a front; equal points share one."""
-    unique = sorted(set(front))
-    distance = dict.fromkeys(unique, 0.0)
-    for axis in range(len(unique[0]) if unique else 0):
-        order = sorted(unique, key=lambda point: point[axis])
-        span = order[-1][axis] - order[0][axis]
-        distance[order[0]] = distance[order[-1]] = math.inf
-        for before, point, after in zip(order, order[1:], order[2:], strict=False):
-            if span > 0:
-                distance[point] += (after[axis] - before[axis]) / span
-    return [distance[point] for point in front]
+    found: list[int] = []
+    for index in sorted(meeting, key=lambda index: (meeting[index], index)):
+        point = meeting[index]
+        # What dominates it came before. With two objectives the latest found one has the lowest second value.
+        rivals = found[-1:] if len(objectives) <= 2 else reversed(found)
+        if (found and meeting[found[-1]] == point) or not any(all(map(le, meeting[each], point)) for each in rivals):
+            found.append(index)
+    return found

@@ -12,7 +12,7 @@ Invariants, all of them Ray's:
 * A result at `max_t` stops the trial and is not recorded.
 
 With several objectives a rung orders trials by fronts, and within a front by the room around them (see
-`plugins.objectives`). A trial stops when more than ``1/reduction_factor`` of those recorded before it are better.
+`plugins.front_ranking`). A trial stops when more than ``1/reduction_factor`` of those recorded before it are better.
 A result that lacks a finite number of an objective is passed over.
 
 Two things differ from Ray on purpose: the state survives a restart, and a trial that is retried, or continues after
@@ -30,7 +30,8 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.plugins.catalogue import algorithm
-from trialpod.tune.plugins.objectives import Objective, losses, point_of
+from trialpod.tune.plugins.front_ranking import FrontRanking
+from trialpod.tune.plugins.objectives import Objective, point_of
 from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, check_rungs, decoded, encoded, is_number
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
@@ -178,7 +179,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
             "stopped": self._num_stopped,
             "brackets": [
                 [{"milestone": m, "values": [encoded(v) for v in rung.values], "nan": rung.nan_count,
-                  **({"points": rung.points} if self.objectives else {})}
+                  **({"ranking": rung.ranking_state()} if self.objectives else {})}
                  for m, rung in zip(bracket.milestones, bracket.rungs, strict=True)]
                 for bracket in self._brackets
             ],
@@ -207,7 +208,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
             for rung, data in zip(bracket.rungs, saved, strict=True):
                 rung.values = [decoded(value) for value in data["values"]]
                 rung.nan_count = data["nan"]
-                rung.points = [list(point) for point in data.get("points", [])]
+                rung.ranking, rung.saved = None, data.get("ranking")
         self._trials = {
             trial_id: _Progress(bracket, filled) for trial_id, (bracket, filled) in state["trials"].items()
         }
@@ -252,11 +253,11 @@ class AsyncHyperBandScheduler(MetricScheduler):
     ) -> bool:
         """Fill a rung with the values of all objectives; return whether too many trials are better."""
         rung = bracket.rungs[number]
-        rung.points.append(point)
+        if rung.ranking is None:
+            rung.ranking = FrontRanking(self.objectives, rung.saved)
+        compared, better = len(rung.ranking), rung.ranking.add(point)
         progress.filled |= 1 << number
-        order = losses(self.objectives, rung.points)
-        better = sum(loss < order[-1] for loss in order)
-        if better <= int((len(order) - 1) / bracket.reduction_factor + 1e-9):
+        if better <= int(compared / bracket.reduction_factor + 1e-9):
             return False
         self._num_stopped += 1
         values = {each.name: value for each, value in zip(self.objectives, point, strict=True)}
@@ -268,7 +269,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
             bracket=progress.bracket,
             values=values,
             rank=better + 1,
-            compared=len(order),
+            compared=compared + 1,
         )
         return True
 
@@ -297,18 +298,23 @@ class _Progress:
 class _Rung:
     """The values recorded at one milestone, sorted; greater is better."""
 
-    __slots__ = ("nan_count", "points", "values")
+    __slots__ = ("nan_count", "ranking", "saved", "values")
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self.nan_count = 0
-        self.points: list[list[float]] = []  # with several objectives, in place of values
+        self.ranking: FrontRanking | None = None  # with several objectives, in place of values
+        self.saved: dict[str, Any] | None = None  # its state, before it is made again
 
     def add(self, value: float) -> None:
         if math.isnan(value):
             self.nan_count += 1
         else:
             insort(self.values, value)
+
+    def ranking_state(self) -> dict[str, Any] | None:
+        """Return the state of the ranking; None when no trial with several objectives has come here."""
+        return self.saved if self.ranking is None else self.ranking.get_state()
 
     def rank(self, value: float) -> int:
         """Return the place that `value` takes among the recorded ones, 1 being the best."""
