@@ -17,7 +17,7 @@ from trialpod.tune.plugins.state import References
 from trialpod.tune.result import Metrics
 from trialpod.tune.results import flattened
 from trialpod.tune.schedulers.fifo import FIFOScheduler
-from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler, learns_of_own_stops
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.stopper.stopper import Stopper
 from trialpod_operator.engine.choices import Created, is_early_stop
@@ -212,6 +212,15 @@ class Algorithms:
         self.ask(self.scheduler.on_trial_remove, self.controller, trial)
         self.give_up_trial(trial)
 
+    def stop_by_command(self, trial: Trial) -> None:
+        """The scheduler stops another trial than the one that reported: it learns of that if it wants to."""
+        if not trial.repeat_of and learns_of_own_stops(self.scheduler):
+            if trial.running:
+                self.ask(self.scheduler.on_trial_complete, self.controller, trial, trial.last_result or {})
+            else:
+                self.ask(self.scheduler.on_trial_remove, self.controller, trial)
+        self.give_up_trial(trial)
+
     def give_up_trial(self, trial: Trial) -> None:
         """The search learns that the trial ends before its own end."""
         if trial.repeat_of:
@@ -235,13 +244,10 @@ class Algorithms:
     def complete_trial(
         self, trial: Trial, result: dict[str, Any], stop_reason: dict[str, Any] | None, *, by_scheduler: bool = False
     ) -> None:
-        """Scheduler and search learn that a trial completed, or was stopped for a reason.
-
-        A scheduler that stops a trial itself is done with it.
-        """
+        """Scheduler and search learn that a trial completed, or was stopped for a reason."""
         if trial.repeat_of:
             return
-        if not by_scheduler:
+        if not by_scheduler or learns_of_own_stops(self.scheduler):
             self.ask(self.scheduler.on_trial_complete, self.controller, trial, result)
         early = stop_reason is not None and is_early_stop(stop_reason)
         method = self.search.on_trial_stopped if early else self.search.on_trial_complete

@@ -52,7 +52,7 @@ class Commands:
                 return False
             self._endings.decide(trial, "stop", reason, now)
         trial.take_completion_report()
-        self._algorithms.give_up_trial(trial)
+        self._algorithms.stop_by_command(trial)
         if not trial.running:
             self._endings.end_stopped(trial, reason, now)
         return True

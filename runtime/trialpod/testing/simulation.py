@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler, TrialView
+from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler, TrialView, learns_of_own_stops
 
 LIVE = ("PENDING", "RUNNING", "PAUSED")
 
@@ -250,6 +250,8 @@ class SimulatedExperiment:
                 self._exploit(trial, decision)
             elif decision == "STOP":
                 trial.status = "TERMINATED"
+                if learns_of_own_stops(self.scheduler):
+                    self.scheduler.on_trial_complete(self, trial, dict(result))
             elif decision == "PAUSE":
                 trial.status = "PAUSED"
                 self._save(trial, result)

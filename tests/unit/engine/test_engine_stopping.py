@@ -77,6 +77,24 @@ def test_stopping_a_waiting_trial_tells_the_scheduler() -> None:
     assert shell.outcome() == ("Succeeded", "")
 
 
+def test_own_scheduler_learns_of_trials_that_it_stopped() -> None:
+    class Strict(Recorder):
+        def on_trial_result(self, tune_controller: Any, trial: Any, found: dict[str, Any]) -> str:
+            super().on_trial_result(tune_controller, trial, found)
+            for other in tune_controller.get_trials():
+                if other is not trial:
+                    tune_controller.stop_trial(other)
+            return self.STOP
+
+    shell = Shell(3, scheduler=(scheduler := Strict()))
+    shell.capacity(2)
+    shell.end("t1", "preempted")
+    shell.capacity(1)
+    scheduler.heard.clear()
+    shell.results("t0", result(1))
+    assert scheduler.heard == [("result", "t0"), ("complete", "t0"), ("remove", "t1"), ("complete", "t2")]
+
+
 def test_stopping_everything_creates_no_more_trials() -> None:
     shell = Shell(9, max_concurrent=2)
     shell.stop()

@@ -15,7 +15,13 @@ from trialpod.protocol.messages import Horizon
 from trialpod.tune.callback import Callback
 from trialpod.tune.plugins.objectives import Objective
 from trialpod.tune.schedulers.fifo import FIFOScheduler
-from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
+from trialpod.tune.schedulers.trial_scheduler import (
+    ControllerView,
+    Exploit,
+    TrialScheduler,
+    TrialView,
+    learns_of_own_stops,
+)
 from trialpod.tune.trial import Trial
 
 
@@ -193,7 +199,8 @@ class SteeredScheduler(TrialScheduler):
         order = self.orders.pop(trial.trial_id, None)
         self._stop_others(tune_controller)
         if order == self.STOP:
-            self.scheduler.on_trial_complete(tune_controller, trial, result)
+            if not learns_of_own_stops(self):
+                self.scheduler.on_trial_complete(tune_controller, trial, result)
             return order
         answer = self.scheduler.on_trial_result(tune_controller, trial, result)
         self.filled_rung = self.scheduler.filled_rung
@@ -229,4 +236,6 @@ class SteeredScheduler(TrialScheduler):
             trial = tune_controller.get_trial(trial_id)
             if order == self.STOP and trial is not None and trial.status in ("PENDING", "PAUSED"):
                 del self.orders[trial_id]
+                if not learns_of_own_stops(self):
+                    self.scheduler.on_trial_remove(tune_controller, trial)
                 tune_controller.stop_trial(trial)

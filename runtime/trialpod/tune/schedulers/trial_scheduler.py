@@ -278,7 +278,10 @@ class TrialScheduler(SavedPlugIn):
         raise NotImplementedError
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
-        """Called when a trial ended without the scheduler stopping it; `result` is its last."""
+        """Called when a running trial ended, also when this scheduler stopped it; `result` is its last.
+
+        trialpod's own schedulers are not called for what they stopped themselves; see `learns_of_own_stops`.
+        """
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Called when a pending or paused trial is stopped from outside."""
@@ -314,3 +317,13 @@ class TrialScheduler(SavedPlugIn):
         """Return one line about the scheduler for people."""
         goal = f" metric={self.metric} mode={self.mode}" if self.metric else ""
         return f"Using {type(self).__name__}.{goal}"
+
+
+def learns_of_own_stops(scheduler: TrialScheduler) -> bool:
+    """Return whether `on_trial_complete` is called for a trial that the scheduler stopped itself.
+
+    Ray does so for all schedulers; trialpod's own have noted it when they decided. A user's may be inside of one that
+    wraps it.
+    """
+    base = getattr(scheduler, "base_scheduler", scheduler)
+    return not type(base).__module__.startswith("trialpod.")
