@@ -94,6 +94,11 @@ class Reason(str, Enum):  # no StrEnum: deciders run with Python 3.10 too
         "StorageEmptied", "condition", "the experiment's data was removed from the bucket",
         "restore it from a backup, or delete the experiment and apply it again",
     )  # fmt: skip
+    STORAGE_MOVED = (
+        "StorageMoved", "condition",
+        "the experiment names no storage, and the operator's default is another one than when it began",
+        "an administrator sets the chart's `defaults.storage` back; the experiment then continues by itself",
+    )  # fmt: skip
     JOURNAL_DAMAGED = (
         "JournalDamaged", "condition",
         "objects of the journal are missing or damaged",

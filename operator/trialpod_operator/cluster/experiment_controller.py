@@ -102,10 +102,22 @@ MAX_FENCED_OPENINGS = 5
 class StorageEmptiedError(StorageError):
     """The storage no longer holds an experiment that has begun."""
 
-    def __init__(self, uri: str, start_again: str) -> None:
+    def __init__(self, uri: str, start_again: str, *, by_default: bool) -> None:
+        changed = "If the chart's defaults.storage was changed, its endpoint for example, set it back. "
         super().__init__(
             f"{uri} is empty, and this experiment had begun there: its journal, results and checkpoints were "
-            f"removed. Restore them from a backup to resume it; or start it again without them: {start_again}"
+            f"removed. {changed if by_default else ''}Restore them from a backup to resume it; or start it again "
+            f"without them: {start_again}"
+        )
+
+
+class StorageMovedError(StorageError):
+    """The operator has another default storage than when an experiment without a storage of its own began."""
+
+    def __init__(self, uri: str, now: str) -> None:
+        super().__init__(
+            f"this experiment names no storage and is kept at {uri}, and the operator's default storage is {now} "
+            "now; nothing is lost. It continues when an administrator sets the chart's defaults.storage back"
         )
 
 
@@ -126,6 +138,7 @@ class ExperimentController:
         self._generation = -1  # that was checked last
         self._experiment: TuneExperiment | None = None  # the latest valid manifest, with its storage
         self._wanted: TuneExperiment | None = None  # the same with the spec's Trainable, which trials may not run yet
+        self._by_default = False  # the spec names no storage: it is the operator's default
         self._held_back: Problem | None = None  # why they do not run it
         self._corrected = False  # the Trainable was, and failed trials were not retried yet
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
@@ -312,6 +325,8 @@ class ExperimentController:
                 )
             case StorageEmptiedError():
                 reason = Reason.STORAGE_EMPTIED
+            case StorageMovedError():
+                reason = Reason.STORAGE_MOVED
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
 
     async def hand_over(self, timeout_s: float) -> None:
@@ -344,6 +359,7 @@ class ExperimentController:
         self._generation = generation
         checked = check_stored(item)
         self._refused = self._held_back = None
+        self._by_default = checked.experiment is not None and checked.experiment.spec.storage is None
         if checked.experiment is None:
             listed = "; ".join(str(problem) for problem in checked.problems[:5])
             more = f" (and {len(checked.problems) - 5} more)" if len(checked.problems) > 5 else ""
@@ -364,7 +380,10 @@ class ExperimentController:
             )
             self._wanted = self._experiment
         except storage_access.StorageProblemError as error:
-            self._refused = Problem(reason=error.reason, message=str(error), stalled=True)
+            reason, message = error.reason, str(error)
+            if reason == Reason.STORAGE_MISSING and self._writer.has_begun and self._writer.stored_at:
+                reason, message = Reason.STORAGE_MOVED, str(StorageMovedError(self._writer.stored_at, "none"))
+            self._refused = Problem(reason=reason, message=message, stalled=True)
 
     async def _advance(self, item: Mapping[str, Any]) -> float | None:
         """Open the experiment if it is to run, and advance it; return in how many seconds the next pass is due."""
@@ -591,7 +610,7 @@ class ExperimentController:
             if stored is None and only_stored:
                 raise StorageError(f"{location.uri} holds no experiment any more")
             if stored is None and begun:
-                raise StorageEmptiedError(location.uri, self._again)
+                raise self._missing(location.uri)
             # Data that a deleted TuneExperiment has left is continued only with the same manifest.
             return self._plan(
                 with_stored_trainable(experiment, stored or {}) if begun else experiment, location, stored
@@ -605,7 +624,7 @@ class ExperimentController:
         durable = await self._open_in_thread(experiment, opening, lambda: open_storage(location.uri, patient))
         try:
             if begun and durable.engine.state.settings is None:
-                raise StorageEmptiedError(location.uri, self._again)
+                raise self._missing(location.uri)
             if again:
                 await services.publish_authority(self._namespace)
             covered = services.first_lists.cover(self.uid)
@@ -755,6 +774,13 @@ class ExperimentController:
             return
         await asyncio.get_running_loop().run_in_executor(None, lambda: release_claim(location()))
         raise NotReadyError(f"{self.key} was deleted before it began")
+
+    def _missing(self, uri: str) -> StorageError:
+        """Return the error of an experiment that has begun, and is not at this URI."""
+        before = self._writer.stored_at
+        if self._by_default and before and before != uri:
+            return StorageMovedError(before, uri.removesuffix(f"/{self._name}"))
+        return StorageEmptiedError(uri, self._again, by_default=self._by_default)
 
     @property
     def _again(self) -> str:

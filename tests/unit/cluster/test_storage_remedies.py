@@ -73,6 +73,55 @@ def test_missing_storage_is_the_operators_default(play: Play) -> None:
     play(scenario)
 
 
+class TestChangedDefault:
+    """The operator's default storage changes while an experiment runs that names none."""
+
+    @pytest.mark.parametrize("other", [StorageSpec(uri="s3://bucket/others"), None], ids=["another", "none"])
+    def test_says_where_the_experiment_is_kept(self, play: Play, other: StorageSpec | None) -> None:
+        async def scenario(world: World) -> None:
+            await self.begin(world)
+            world.options = {"default_storage": other} if other is not None else {}
+            await world.replace_operator()
+            message = await self.until_stalled(world, "StorageMoved")
+            assert "kept at s3://bucket/runs/digits" in message
+            assert f"default storage is {other.uri if other is not None else 'none'} now" in message
+            assert "removed" not in message
+            assert "delete" not in message
+            assert not [key for key in world.storage.values if "others" in key]
+            world.options = {"default_storage": StorageSpec(uri="s3://bucket/runs")}
+            await world.replace_operator()
+            await world.until_over()
+            assert world.condition("Succeeded")["status"] == "True"
+            world.check_results()
+
+        play(scenario)
+
+    def test_is_named_where_only_the_server_is_another(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await self.begin(world)
+            world.storage.values.clear()  # that server has none of it
+            await world.replace_operator()
+            message = await self.until_stalled(world, "StorageEmptied")
+            assert "If the chart's defaults.storage was changed" in message
+            world.pods.problems.clear()
+            world.pods.safe.clear()
+
+        play(scenario)
+
+    async def begin(self, world: World) -> None:
+        world.options = {"default_storage": StorageSpec(uri="s3://bucket/runs")}
+        await world.replace_operator()
+        await apply_without(world)
+        await world.until_running()
+        await until(lambda: bool(world.status.get("startTime")), what="it is reported")
+        await world.operator.close()
+
+    async def until_stalled(self, world: World, reason: str) -> str:
+        await until(lambda: bool(world.condition("Stalled")), 60.0, "it is reported")
+        assert world.condition("Stalled")["reason"] == reason
+        return str(world.condition("Stalled")["message"])
+
+
 @pytest.mark.parametrize(
     ("reason", "storage", "remedy"),
     [

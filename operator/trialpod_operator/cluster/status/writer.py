@@ -89,6 +89,11 @@ class StatusWriter:
         """Whether the object says that its experiment has begun: its journal was in the storage then."""
         return bool(self._status.get("startTime"))
 
+    @property
+    def stored_at(self) -> str:
+        """Where the object says that its experiment is stored; "" = it does not say."""
+        return str(self._status.get("storageUri") or "")
+
     def finished_as_observed(self, item: Mapping[str, Any]) -> bool:
         """Return whether the status says that the experiment is over, for the spec as it is now."""
         status = item.get("status") or {}
