@@ -22,6 +22,7 @@ from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.pending import pending_reason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.shards.assignment import SHARDS, shares
+from trialpod_operator.cluster.storage_access import NAMESPACE
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.findings import (
@@ -256,6 +257,8 @@ class Checks:
         for key, value in facts_of(pod).items():
             self.facts.setdefault(key, value)
         self.facts |= {k: v for k, v in self._lease_facts(meta["namespace"]).items() if v}
+        # Pod and Lease are of all namespaces.
+        self.facts = {key: fact.replace(NAMESPACE, self._api.namespace) for key, fact in self.facts.items()}
         where = f"{meta['namespace']}/{meta['name']}"
         if not ready:
             why = pending_reason(pod, self._clock())

@@ -36,12 +36,13 @@ def schema(*left_out: str) -> Json:
     return {"components": {"schemas": {"dev.trialpod.TuneExperiment": found}}}
 
 
-def operator_pod(*, ready: str = "True", namespaces: str = "", image: str = "train:1") -> Json:
+def operator_pod(*, ready: str = "True", namespaces: str = "", image: str = "train:1", **environment: str) -> Json:
     variables = {
         "TRIALPOD_NAMESPACES": namespaces,
         "TRIALPOD_DEFAULT_IMAGE": image,
         "TRIALPOD_DEFAULT_STORAGE_URI": "s3://tune/runs",
         "TRIALPOD_DEFAULT_STORAGE_SECRET": "minio",
+        **environment,
     }
     return {
         "metadata": {
@@ -491,6 +492,26 @@ def test_short_lived_keys_are_not_tested_with_a_secret(storage: Json, told: str,
     assert made.scoped == scoped
     options.secret = "other"
     assert not probe_of(options, spec, facts, "nvidia.com/gpu").scoped
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_operators_own_keys_are_for_each_namespace(server: ApiServer, *, lease: bool) -> None:
+    uri = "s3://tune/{namespace}"
+    pod = operator_pod(
+        TRIALPOD_DEFAULT_STORAGE_URI=uri, TRIALPOD_DEFAULT_STORAGE_SECRET="", TRIALPOD_STORAGE_KEYS_DIR="/keys"
+    )
+    server.routes["GET", "/api/v1/pods"] = {"items": [pod]}
+    if lease:
+        facts = {names.CREDENTIALS_ANNOTATION: "own", names.STORAGE_ANNOTATION: json.dumps({"uri": uri})}
+        path = "/apis/coordination.k8s.io/v1/namespaces/trialpod-system/leases/trialpod-operator"
+        server.routes["GET", path] = {"metadata": {"annotations": facts}}
+    options = argparse.Namespace(storage=None, secret=None, endpoint=None, image="train:1", gpu=0)
+    with Experiments.connect() as api:
+        checks = Checks(api)
+        list(checks.operator())
+    assert probe_of(options, {}, checks.facts, "nvidia.com/gpu").uri == "s3://tune/team"
+    for uri, scoped in (("s3://tune/team/x", True), ("s3://tune/other", False)):
+        assert probe_of(options, {"storage": {"uri": uri}}, checks.facts, "nvidia.com/gpu").scoped == scoped
 
 
 def test_what_covers_a_storage_that_is_not_tried_is_reported(server: ApiServer) -> None:
