@@ -25,10 +25,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from trialpod.errors import TrialpodError
-from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.cluster import first_lists, names
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster import names
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity.certificates import StoredAuthority
 from trialpod_operator.cluster.identity.reviewer import Gate, TokenReviewer
@@ -55,7 +53,6 @@ from trialpod_operator.reports.service import ReportService
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trialpod-operator"
-CERTIFICATES_INTERVAL_S = 3600.0
 HAND_OVER_TIMEOUT_S = 5.0
 """Maximum time that an operator which ends waits until all experiments are committed and closed."""
 TRIM_INTERVAL_S = 60.0
@@ -123,7 +120,8 @@ class OperatorProcess:
         self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self.metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
-        self._watches: list[ObjectWatch] = []
+        self._watches: dict[str, tuple[ObjectWatch, ...]] = {}  # by namespace
+        self._followed_at = 0.0  # loop time
         self._stopping = asyncio.Event()
         self._unwatch = asyncio.Event()
         self._signalled = False
@@ -201,7 +199,8 @@ class OperatorProcess:
         self._controller.start()
         self._follow_objects()
         self._in_background(self._accept())
-        self._in_background(self._renew_certificates())
+        publish = self._controller.services.publish_everywhere
+        self._in_background(self._authority.keep(self._server.replace_tls, publish))
         self._in_background(self._trim())
         self._in_background(self._report_unserved())
 
@@ -223,9 +222,10 @@ class OperatorProcess:
         namespaces = self._options.namespaces or ("",)
         pods = [ObjectWatch(self._kube, paths.pods(each), selector, on_pod) for each in namespaces]
         trials = [ObjectWatch(self._kube, paths.trials(each), selector, on_trial) for each in namespaces]
-        self._watches = [*pods, *trials]
+        self._watches = dict(zip(namespaces, zip(pods, trials, strict=True), strict=True))
+        self._followed_at = asyncio.get_running_loop().time()
         self._controller.begin_lists([each.listed for each in pods], [each.listed for each in trials])
-        for watch in self._watches:
+        for watch in itertools.chain(pods, trials):
             self._in_background(watch.run()).add_done_callback(ended)
 
     async def _accept(self) -> None:
@@ -280,7 +280,15 @@ class OperatorProcess:
             return False, "the Lease could not be renewed: another operator may serve what this one served"
         shards, queue = len(membership.ownership.serving), self._controller.queue.depth
         serves = f"{shards} shards, {self._controller.open_count} experiments open, {queue} queued"
-        return self._watching.is_set() and all(watch.listed.is_set() for watch in self._watches), serves
+        missing = [
+            name for name, watches in self._watches.items() if not all(watch.listed.is_set() for watch in watches)
+        ]
+        if missing:
+            serves += f"; not listed yet: {', '.join(name or 'all namespaces' for name in missing)}"
+        # One that cannot be listed at all, such as one that was deleted, keeps no trial of the others waiting.
+        late = asyncio.get_running_loop().time() - self._followed_at > first_lists.WAIT_S
+        listed = not missing or (late and len(missing) < len(self._watches))
+        return self._watching.is_set() and listed, serves
 
     def metrics(self) -> str:
         """Return the page for Prometheus."""
@@ -312,16 +320,6 @@ class OperatorProcess:
         while True:
             await asyncio.sleep(UNSERVED_INTERVAL_S)
             await self._controller.report_unserved(self._membership.abandoned())
-
-    async def _renew_certificates(self) -> None:
-        while True:
-            await asyncio.sleep(CERTIFICATES_INTERVAL_S)
-            try:
-                if await self._authority.refresh():
-                    self._server.replace_tls(self._authority.context())
-                await self._controller.services.publish_everywhere()
-            except (ApiError, TrialpodError) as error:
-                logger.warning("the certificates could not be renewed: %s", error)
 
 
 def _registry(controller: Controller) -> kopf.OperatorRegistry:

@@ -107,15 +107,19 @@ class Services:
                 await self.kube.patch(collection, names.CA_CONFIG_MAP, body)
         self._published.add(namespace)
 
-    async def publish_everywhere(self) -> None:
-        """Bring the certificates up to date in all namespaces that have them."""
+    async def publish_everywhere(self) -> bool:
+        """Bring the certificates up to date in all namespaces that have them; return whether they are."""
+        done = True
         for namespace in list(self._published):
             try:
                 await self.publish_authority(namespace)
             except ApiError as error:
                 if isinstance(error, NotFoundError):  # the namespace is gone
                     self._published.discard(namespace)
+                else:
+                    done = False
                 logger.warning("the certificates in namespace %s are not up to date: %s", namespace, error)
+        return done
 
     def delete_soon(self, key: str, uid: str) -> None:
         """Delete an experiment whose time to live is over."""

@@ -4,11 +4,12 @@ Everything is data in that Secret; `plan_rotation` is a pure function of it and 
 generates. Pods get `BUNDLE` alone, the certificate to trust.
 
 The server certificate is renewed at two thirds of its life. The authority lasts ten years and is replaced on its last
-day, or after `kubectl delete secret trialpod-authority` and a restart of the operator. Running trials read the new
-one from their mounted ConfigMap, and retry until they have it.
+day, or after `kubectl delete secret trialpod-authority`. Running trials read the new one from their mounted
+ConfigMap, and retry until they have it.
 
 Invariants: several operators may start at once; the first that writes the Secret wins, and the others read what it
-wrote. Certificates satisfy OpenSSL's strict mode (RFC 5280), which Python 3.13 turns on.
+wrote, within `CHECK_INTERVAL_S` while they run: until then trials do not trust them. Certificates satisfy OpenSSL's
+strict mode (RFC 5280), which Python 3.13 turns on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import ipaddress
 import logging
 import os
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 SECRET = "trialpod-authority"
 MAX_WRITE_ATTEMPTS = 5
 RETRY_S = 2.0
+CHECK_INTERVAL_S = 60.0
+PUBLISH_INTERVAL_S = 3600.0
+"""Interval at which the bundle is published again, although it has not changed: somebody may have edited it."""
 
 BUNDLE = "ca.crt"
 """Key of the certificates to trust, PEM; the only one that leaves the Secret."""
@@ -185,6 +189,27 @@ class StoredAuthority:
                     raise
                 logger.warning("the certificates cannot be read yet: %s", error)
             await asyncio.sleep(RETRY_S)
+
+    async def keep(
+        self, replace_tls: Callable[[ssl.SSLContext], None], publish: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Keep everything up to date, without an end.
+
+        Args:
+            replace_tls: called with the server's new TLS context.
+            publish: gives the bundle to pods; returns False if some do not have it yet.
+        """
+        is_published, published_at = True, self._clock()
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            try:
+                if await self.refresh():
+                    replace_tls(self.context())
+                    is_published = False
+                if not is_published or self._clock() - published_at >= PUBLISH_INTERVAL_S:
+                    is_published, published_at = await publish(), self._clock()
+            except TrialpodError as error:
+                logger.warning("the certificates could not be renewed: %s", error)
 
     async def _write(self, found: dict[str, object] | None, rotation: Rotation) -> bool:
         for reason in rotation.reasons:
