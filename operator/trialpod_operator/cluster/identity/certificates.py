@@ -43,7 +43,7 @@ MAX_WRITE_ATTEMPTS = 5
 RETRY_S = 2.0
 CHECK_INTERVAL_S = 60.0
 PUBLISH_INTERVAL_S = 3600.0
-"""Interval at which the bundle is published again, although it has not changed: somebody may have edited it."""
+"""Interval at which the bundle is published again, although it has not changed: a user may have edited it."""
 
 BUNDLE = "ca.crt"
 """Key of the certificates to trust, PEM; the only one that leaves the Secret."""
