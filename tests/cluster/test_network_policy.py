@@ -5,9 +5,13 @@ The cluster's own network plugin enforces nothing, so the first thing that is sh
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cluster_access import Cluster, go_program
@@ -56,8 +60,21 @@ def somebody(cluster: Cluster) -> None:
     cluster.wait_pod("somebody", "Running")
 
 
+def check(manifest_file: Path) -> str:
+    """Return what `trialpod check` says of an experiment, with its exit status."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("trialpod")), "check", "-f", str(manifest_file)],
+        env={**os.environ, "KUBECONFIG": str(layout.KUBECONFIG)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    return f"{done.stdout}{done.stderr}exit status {done.returncode}"
+
+
 def test_experiments_run_under_default_deny_policies(
-    cluster: Cluster, namespace: Cluster, enforcer: subprocess.Popen[bytes]
+    cluster: Cluster, namespace: Cluster, enforcer: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     elsewhere = cluster.make_namespace("elsewhere")
     deny = {**DENY, "metadata": {"name": "default-deny", "namespace": NAMESPACE}}
@@ -78,7 +95,13 @@ def test_experiments_run_under_default_deny_policies(
         assert knock(namespace, storage, reports, probes) == ["closed", "closed", "closed"]
         assert knock(elsewhere, storage, reports, probes) == ["open", "closed", "closed"]
 
-        experiment = Experiment.apply(namespace, manifest(namespace, "walled", steps=10, numSamples=2))
+        walled = manifest(namespace, "walled", steps=10, numSamples=2)
+        (tmp_path / "walled.yaml").write_text(json.dumps(walled))
+        said = check(tmp_path / "walled.yaml")
+        assert "experiments can run here" in said, said
+        assert "exit status 0" in said, said
+
+        experiment = Experiment.apply(namespace, walled)
         assert experiment.wait_until_over()["trials"]["terminated"] == 2
         assert_history(experiment)
         operator.wait_ready()

@@ -20,7 +20,6 @@ from trialpod_operator.cluster.pods import template
 
 Json = dict[str, Any]
 
-LABEL = "trialpod-check"
 DEADLINE_S = 300
 _VOLUME = "keys"
 _CODE_VOLUME = "code"
@@ -36,6 +35,8 @@ _KEPT = (
 PROGRAM = """
 import json, os, platform, socket, sys, time
 out = {"time": time.time(), "python": platform.python_version(), "user": os.getuid(), "release": "", "node": ""}
+# Some network plugins let a new pod through only seconds after its start.
+retry_s = float(os.environ.get("CHECK_RETRY_S", "15"))
 def done():
     print("trialpod-check " + json.dumps(out), flush=True)
     sys.exit(0)
@@ -50,18 +51,24 @@ except Exception as error:
 address = os.environ.get("CHECK_REPORTS", "")
 if address:
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-        out["reports"] = ""
-    except OSError as error:
-        out["reports"] = str(error)
+    until = time.monotonic() + retry_s
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+            out["reports"] = ""
+            break
+        except OSError as error:
+            out["reports"] = str(error)
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.5)
 uri = os.environ.get("CHECK_URI", "")
 if uri:
     step = "open"
     try:
         from trialpod.storage.registry import open_storage
         from trialpod.storage.options import StorageOptions
-        options = StorageOptions(endpoint=os.environ.get("CHECK_ENDPOINT", ""), retry_s=15.0)
+        options = StorageOptions(endpoint=os.environ.get("CHECK_ENDPOINT", ""), retry_s=retry_s)
         keys = "/var/run/trialpod-storage"
         if os.path.isdir(keys):
             options.credentials_dir = keys
@@ -188,9 +195,10 @@ def build(probe: Probe, name: str, namespace: str) -> Json:
         "activeDeadlineSeconds": DEADLINE_S,
         "terminationGracePeriodSeconds": 1,
     }
+    # The label of a trial's pod: NetworkPolicies let this pod reach what they let trials reach.
     labels = {
         **template.copied_labels(((probe.pod_template.get("metadata") or {}).get("labels")) or {}),
-        names.NAME_LABEL: LABEL,
+        names.NAME_LABEL: names.TRIAL_POD_NAME,
     }
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

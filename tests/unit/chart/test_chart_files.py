@@ -20,6 +20,7 @@ import yaml
 
 from trialpod_operator.cluster import names, operator
 from trialpod_operator.cluster.identity import certificates
+from trialpod_operator.kube_client import probe_pod
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"
@@ -187,7 +188,13 @@ def test_new_right_needs_a_changelog_entry(
 
 def test_network_policy_and_trials_agree_on_the_label_of_a_trial() -> None:
     assert f"{names.NAME_LABEL}: {names.TRIAL_POD_NAME}" in TEMPLATES["networkpolicy.yaml"]
+    assert f'"{names.NAME_LABEL}" "{names.TRIAL_POD_NAME}"' in TEMPLATES["networkpolicy.yaml"]
     assert names.STORAGE_FINALIZER in (CHART / "README.md").read_text()
+
+
+def test_network_policy_lets_the_pod_of_check_through_as_a_trial() -> None:
+    pod = probe_pod.build(probe_pod.Probe(image="train:1"), "check", "team")
+    assert pod["metadata"]["labels"][names.NAME_LABEL] == names.TRIAL_POD_NAME
 
 
 def test_chart_test_uses_the_standard_library_only() -> None:

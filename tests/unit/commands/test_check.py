@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import email.utils
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -374,7 +375,7 @@ def test_pod_meets_restricted_standard_and_template() -> None:
 def test_the_program_in_the_pod_finds_out_what_it_says(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", probe_pod.PROGRAM],
-        env={"CHECK_URI": str(tmp_path / "store"), "CHECK_REPORTS": "https://127.0.0.1:1"},
+        env={"CHECK_URI": str(tmp_path / "store"), "CHECK_REPORTS": "https://127.0.0.1:1", "CHECK_RETRY_S": "0"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -386,6 +387,18 @@ def test_the_program_in_the_pod_finds_out_what_it_says(tmp_path: Path) -> None:
     assert found["release"]
     assert "refused" in found["reports"]
     assert probe_pod.read("nothing") is None
+
+
+def test_pod_waits_until_network_policies_let_it_through(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as service:
+        service.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("CHECK_REPORTS", f"https://127.0.0.1:{service.getsockname()[1]}")
+        monkeypatch.setattr(time, "sleep", lambda _: service.listen())  # refused until the first wait
+        with pytest.raises(SystemExit):
+            exec(probe_pod.PROGRAM, {})
+    assert (probe_pod.read(capsys.readouterr().out) or {})["reports"] == ""
 
 
 @pytest.mark.parametrize(
