@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import virtual_time
-from fake_api import FakeApi, FakeKube
+from fake_api import FakeApi, FakeKube, error
 from fake_api_http import HttpApi
 
 from trialpod_operator.api.api_errors import ApiError, NotSentError, NotServedError, UnreachableError
 from trialpod_operator.cluster import first_lists, operator
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.kube import Kube
+from trialpod_operator.cluster.object_watch import BACKOFF_S
 from trialpod_operator.cluster.operator import OperatorProcess
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.shards.membership import Membership
@@ -48,6 +49,11 @@ async def leader(kube: Kube) -> Membership:
     )
     await made.join()
     return made
+
+
+async def quiet_watch(*_: Any) -> AsyncIterator[bytes]:
+    await asyncio.sleep(1e9)
+    yield b""
 
 
 @contextlib.asynccontextmanager
@@ -94,6 +100,37 @@ class TestReadiness:
                 assert "could not be renewed" in made.readiness()[1]
 
         asyncio.run(test())
+
+    @pytest.mark.parametrize("namespaces", [("a", "b"), ("b",)])
+    def test_namespace_that_cannot_be_listed(self, namespaces: tuple[str, ...]) -> None:
+        """It keeps the trials of no other one waiting for longer than the first lists may take."""
+
+        async def scenario() -> None:
+            kube = FakeKube(FakeApi())
+            kube.faults.append(
+                lambda method, path, _: error(method, path, 403, "Forbidden") if "/namespaces/b/" in path else None
+            )
+            kube.watch = quiet_watch  # type: ignore[assignment,method-assign]
+            process = OperatorProcess(kube, OperatorOptions(namespaces=namespaces))
+            await process._membership.join()
+            process._watching.set()
+            process._follow_objects()
+            try:
+                await asyncio.sleep(first_lists.WAIT_S - 1.0)
+                ready, text = process.readiness()
+                assert not ready
+                assert text.endswith("queued; not listed yet: b")
+                await asyncio.sleep(2.0)
+                assert process.readiness() == (len(namespaces) > 1, text)
+                kube.faults.clear()
+                await asyncio.sleep(BACKOFF_S[-1] + 1.0)
+                ready, text = process.readiness()
+                assert ready
+                assert "not listed" not in text
+            finally:
+                await process.close()
+
+        virtual_time.run(scenario)
 
 
 def test_operator_without_valid_lease_sends_no_write() -> None:
