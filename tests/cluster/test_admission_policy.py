@@ -59,6 +59,7 @@ def context(**fields: Any) -> dict[str, Any]:
     return trial(securityContext=fields)
 
 
+IMAGE_VOLUME = {"volumes": [{"name": "v", "image": {"reference": "evil.example/payload"}}]}
 TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 
 
@@ -83,6 +84,7 @@ TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
         ({"serviceAccount": "admin"}, "serviceAccountName: admin is not allowed"),
         ({"priorityClassName": "system-node-critical"}, "use batch, or ask for it to be added"),
         (trial(image="evil.example/x"), "evil.example/x is not allowed; images begin with docker.io/trialpod/ or"),
+        (IMAGE_VOLUME, "evil.example/payload is not allowed; images begin with"),
     ],
     ids=lambda part: json.dumps(part)[:50] if isinstance(part, dict) else "",
 )
@@ -124,7 +126,12 @@ ANY = "${trialParameters.x:json}"
         (job(trial(securityContext=ANY)), "a placeholder is not allowed in place of a part"),
         (job({**trial(), "volumes": [ANY]}), "a placeholder is not allowed in place of a part"),
         (resource({"template": ANY}), "a placeholder is not allowed in place of a part"),
+        (
+            job({**trial(), "volumes": [{"name": "v", "image": ANY}]}),
+            "a placeholder is not allowed in place of a part",
+        ),
         (job(trial(image="evil.example/x")), "evil.example/x is not allowed; images begin with"),
+        (job({**trial(), **IMAGE_VOLUME}), "evil.example/payload is not allowed; images begin with"),
         (resource({}, "JobSet", "jobset.x-k8s.io/v1alpha2"), "what a JobSet of jobset.x-k8s.io/v1alpha2 asks for"),
     ],
     ids=lambda part: json.dumps(part)[:90] if isinstance(part, dict) else "",
@@ -179,6 +186,7 @@ def test_a_budget_within_the_limits_passes(judged: Cluster) -> None:
         {"serviceAccountName": "trainer", "priorityClassName": "batch"},
         context(runAsUser=1000, capabilities={"drop": ["ALL"]}),
         {"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}], "nodeSelector": {"pool": "gpu"}},
+        {"volumes": [{"name": "v", "image": {"reference": "registry.example/data:1"}}]},
     ],
     ids=json.dumps,
 )

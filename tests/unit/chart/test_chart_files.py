@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,6 +110,17 @@ def test_policy_judges_all_images_and_pod_templates_of_a_spec() -> None:
     found = list(paths(spec, "object.spec"))
     assert len(found) == 4
     assert [path for path in found if path not in judged] == []
+
+
+def test_policy_judges_all_images_of_a_pod() -> None:
+    """A field of a pod that brings an image needs a line in the policy; templates have no ephemeral containers."""
+    fields = files("trialpod_operator.api").joinpath("pod_fields.txt").read_text()
+    bring_images = set(re.findall(r"(\w+)=V1(?:Container|ImageVolumeSource)\b", fields))
+    assert bring_images == {"containers", "initContainers", "image"}
+    text = TEMPLATES["admissionpolicy.yaml"]
+    images = text[text.index("name: images") : text.index("validations:")]
+    assert "map(c, c.image)" in images
+    assert "map(v, v.image.reference)" in images
 
 
 def test_operator_has_no_wildcard_and_lists_no_secrets() -> None:
