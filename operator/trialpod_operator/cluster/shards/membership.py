@@ -30,7 +30,13 @@ from typing import Any
 
 import msgspec
 
-from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from trialpod_operator.api.api_errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+)
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.kube import Kube
@@ -225,15 +231,24 @@ class Membership:
         if not self.joined or self._own is None:
             return
         self.joined = False
-        try:
-            # What was written last may be newer than what is known here: a renewal may have been cut short.
-            if not self._alone and (own := await self._kube.get(self._collection, self._own_name)) is not None:
-                await self._delete(own)
-            found = await self._kube.get(self._collection, self._name)
-            if found is not None and _holder(found) == self._identity:
-                await self._put(found, self._coordinator_body(found, _map_of(found), holder=""))
-        except (ApiError, TimeoutError) as error:
-            logger.info("the Lease %s could not be released: %s", self._name, error)
+        for name, release in ((self._own_name, self._release_own), (self._name, self._release_coordinator)):
+            try:
+                await release()
+            except (ApiError, TimeoutError) as error:
+                logger.info("the Lease %s could not be released: %s", name, error)
+                # A change to one replica takes the permission for the own Lease away, and leaves the other's.
+                if not isinstance(error, ForbiddenError):
+                    return
+
+    async def _release_own(self) -> None:
+        # What was written last may be newer than what is known here: a renewal may have been cut short.
+        if not self._alone and (own := await self._kube.get(self._collection, self._own_name)) is not None:
+            await self._delete(own)
+
+    async def _release_coordinator(self) -> None:
+        found = await self._kube.get(self._collection, self._name)
+        if found is not None and _holder(found) == self._identity:
+            await self._put(found, self._coordinator_body(found, _map_of(found), holder=""))
 
     # -- one tick --
 
@@ -254,7 +269,7 @@ class Membership:
             if coordinator is None:
                 return  # another map comes right now
         self._confirmed = True
-        self._follow(_map_of(coordinator), found, began)
+        self._follow(_map_of(coordinator), found, began, coordinator)
         self.joined = True
         await self._coordinate(coordinator, found)
 
@@ -342,8 +357,17 @@ class Membership:
         self._observe([written])
         return written
 
-    def _follow(self, shard_map: ShardMap, found: Mapping[str, Object], began: float) -> None:
-        """Serve what the map says."""
+    def _follow(
+        self, shard_map: ShardMap, found: Mapping[str, Object], began: float, coordinator: Object | None = None
+    ) -> None:
+        """Serve what the map says.
+
+        Args:
+            shard_map: as it is written.
+            found: the replicas' own Leases, by name.
+            began: when it was read.
+            coordinator: the coordinator's Lease, where another replica may be its holder.
+        """
         records = {_holder(item): _record(item) for item in found.values()}
         gained, lost = self.ownership.take(shard_map, {name: each.address for name, each in records.items()})
         self._map, self._read_at = shard_map, began
@@ -355,9 +379,12 @@ class Membership:
             self._unserved.clear()
             return
         now = self._monotonic()
+        # One that is alone has no Lease of its own.
+        alone = _holder(coordinator) if coordinator is not None and not self._is_dead(coordinator) else ""
         for number, shard in enumerate(shard_map.shards):
             record = records.get(shard.owner)
-            served = record is not None and record.held.get(number) == shard.epoch and not shard.heir
+            served = record.held.get(number) == shard.epoch if record is not None else shard.owner == alone != ""
+            served = served and not shard.heir
             if self.ownership.serves_shard(number) or served:
                 self._unserved.pop(number, None)
             else:

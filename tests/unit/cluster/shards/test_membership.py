@@ -453,6 +453,31 @@ class TestUnserved:
 
         run(test)
 
+    def test_one_that_is_alone_serves_them_until_it_is_dead(self) -> None:
+        async def test(api: FakeApi) -> None:
+            one = Replica(api, "one", alone=True)
+            one.start()
+            await until(lambda: one.membership.joined)
+            (two,) = pair(api, "two")
+            await until(lambda: two.membership.joined)
+            for _ in range(60):
+                await asyncio.sleep(1.0)
+                assert not two.membership.unserved()
+
+            def no_takeover(method: str, path: str, _body: Any) -> ApiError | None:
+                is_takeover = method == "PUT" and path.endswith(f"/{NAME}")
+                return error(method, path, 409, "Conflict") if is_takeover else None
+
+            two.kube.faults.append(no_takeover)
+            one.kill()
+            await asyncio.sleep(ALONE_DURATION_S + 5.0)
+            assert len(two.membership.unserved()) == SHARDS
+            two.kube.faults.clear()
+            await until(lambda: len(two.serving) == SHARDS)
+            assert not two.membership.unserved()
+
+        run(test)
+
 
 class TestAlone:
     def test_serves_everything_with_one_request_at_a_time(self) -> None:
@@ -554,6 +579,27 @@ class TestAlone:
             last = Replica(api, "last", alone=True)
             last.start()
             await until(lambda: len(last.serving) == SHARDS)
+
+        run(test)
+
+    def test_follows_several_that_have_lost_their_permissions(self) -> None:
+        """A change to one replica takes them away before the others end."""
+
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+
+            def forbidden(method: str, path: str, _body: Any) -> ApiError | None:
+                return None if path.endswith(f"/{NAME}") else error(method, path, 403, "Forbidden", "no such right")
+
+            for each in (one, two):
+                each.kube.faults.append(forbidden)
+                await each.end()
+            began = now()
+            last = Replica(api, "last", alone=True)
+            last.start()
+            await until(lambda: len(last.serving) == SHARDS)
+            assert now() - began < 2.0
 
         run(test)
 
