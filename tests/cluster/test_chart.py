@@ -360,6 +360,22 @@ def test_long_names_stay_valid() -> None:
         assert len(name) <= 63 or kind.startswith("ClusterRole")
 
 
+SCOPED = {"uri": "s3://b/{namespace}", "operatorSecret": "k"}
+
+
+@pytest.mark.parametrize("duration", ["15m", "12h", "1h30m", "900s", "", "08h"])
+def test_storage_that_the_chart_accepts_starts_the_operator(duration: str) -> None:
+    values = {"defaults.storage": SCOPED, "defaults.storage.sts.duration": duration}
+    options = OperatorOptions.from_environment(environment(render(values)))
+    assert options.storage_keys_dir
+    assert 900 <= options.scoped.duration_seconds <= 43200
+
+
+def test_default_storage_can_be_that_of_a_plug_in() -> None:
+    rendered = environment(render({"defaults.storage.uri": "mem://place"}))
+    assert rendered["TRIALPOD_DEFAULT_STORAGE_URI"] == "mem://place"
+
+
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
@@ -371,6 +387,17 @@ def test_long_names_stay_valid() -> None:
         ({"logLevel": "loud"}, "logLevel"),
         ({"minio.secretKey": "short"}, "secretKey"),
         ({"defaults.storage.uri": "/data"}, "uri"),
+        ({"defaults.storage.uri": "file://data"}, "uri"),
+        ({"defaults.storage.uri": "s3://b/p?endpoint=http://s3"}, "defaults.storage.uri has a query"),
+        ({"defaults.storage": {"uri": "s3://b/p", "operatorSecret": "k"}}, "a defaults.storage.uri with {namespace}"),
+        ({"defaults.storage.operatorSecret": "k", "minio.enabled": True}, "a defaults.storage.uri with {namespace}"),
+        (
+            {"defaults.storage": {**SCOPED, "credentialsSecret": "s"}},
+            "operatorSecret and defaults.storage.credentials",
+        ),
+        ({"defaults.storage.sts.duration": "14m59s"}, "sts.duration is 14m59s; stores allow 15m to 12h"),
+        ({"defaults.storage.sts.duration": "12h1s"}, "sts.duration is 12h1s; stores allow 15m to 12h"),
+        ({"defaults.storage.sts.duration": "30m1h"}, "duration"),
         ({"serviceAccount.create": False}, "serviceAccount.name is needed"),
     ],
     ids=str,

@@ -171,8 +171,32 @@ tools/make_permissions makes the tables of the documentation from both. */}}
   verbs: [get]
 {{- end }}
 
+{{- /* Refuses what the operator would refuse when it starts, or for each experiment. */}}
+{{- define "trialpod.checkStorage" -}}
+{{- $storage := .Values.defaults.storage }}
+{{- if contains "?" $storage.uri }}
+{{- fail "defaults.storage.uri has a query; name the server by defaults.storage.endpoint" }}
+{{- end }}
+{{- if and $storage.operatorSecret (not (contains "{namespace}" $storage.uri)) }}
+{{- fail "defaults.storage.operatorSecret needs a defaults.storage.uri with {namespace} in it, such as s3://bucket/tuning/{namespace}: else users of one namespace could reach another's data" }}
+{{- end }}
+{{- if and $storage.operatorSecret $storage.credentialsSecret }}
+{{- fail "defaults.storage.operatorSecret and defaults.storage.credentialsSecret: set one of them; the keys are the operator's own, or those of a Secret in each namespace" }}
+{{- end }}
+{{- with $storage.sts.duration }}
+{{- $seconds := 0 }}
+{{- range regexFindAll "[0-9]+[hms]" . -1 }}
+{{- $seconds = add $seconds (mul (regexFind "[0-9]+" . | atoi) (get (dict "h" 3600 "m" 60 "s" 1) (regexFind "[hms]" .))) }}
+{{- end }}
+{{- if or (lt $seconds 900) (gt $seconds 43200) }}
+{{- fail (printf "defaults.storage.sts.duration is %s; stores allow 15m to 12h" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* The default storage, for the operator and for the page. */}}
 {{- define "trialpod.storageEnv" -}}
+{{- include "trialpod.checkStorage" . }}
 {{- $name := include "trialpod.fullname" . }}
 {{- $storage := .Values.defaults.storage }}
 {{- if and .Values.minio.enabled (not $storage.uri) }}
