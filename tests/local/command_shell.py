@@ -46,6 +46,7 @@ class Running:
                 (process.stdout, self.lines, self._unread),
                 (process.stderr, self.errors, None),
             )
+            if stream is not None
         ]
         for thread in self._threads:
             thread.start()
@@ -169,11 +170,10 @@ class Shell:
 
     def launch(self, command: list[str], **options: Any) -> Running:
         """Start any command in the folder, in a process group of its own, as a terminal's shell would."""
-        options = {"cwd": self.folder, "env": self.env, "process_group": 0, **options}
+        options = {"cwd": self.folder, "env": self.env, "process_group": 0, "stdout": subprocess.PIPE, **options}
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
@@ -231,8 +231,8 @@ class Shell:
         for running in self._running:
             running.wait()
             for stream in (running.process.stdout, running.process.stderr):
-                assert stream is not None
-                stream.close()
+                if stream is not None:
+                    stream.close()
 
 
 def wait_gone(pid: int, timeout_s: float) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pty
 import signal
+import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_shell import Running, Shell, events_of, read_json_lines, wait_gone
+from command_shell import TRIALPOD, Running, Shell, events_of, read_json_lines, wait_gone
 
 from trialpod.storage.journal.journal import Journal
 from trialpod_operator.engine.events import AttemptEnded, CheckpointsChanged, ResultsReceived
@@ -278,7 +280,15 @@ class Train(tune.Trainable):
 class Blocked:
     """A run whose only trial stands in its third step, until it is unblocked."""
 
-    def __init__(self, shell: Shell, **spec: Any) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        *,
+        command: Sequence[str] = TRIALPOD,
+        options: Sequence[str] = ("--json",),
+        stdout: int = subprocess.PIPE,
+        **spec: Any,
+    ) -> None:
         self.shell = shell
         self.gate, self.pipe = shell.folder / "gate", shell.folder / "pipe"
         os.mkfifo(self.gate)
@@ -294,7 +304,7 @@ class Blocked:
                 **spec,
             }
         )
-        self.running = shell.start("run", "experiment.yaml", "--json")
+        self.running = shell.launch([*command, "run", "experiment.yaml", *options], stdout=stdout)
         with self.pipe.open() as pipe:
             self.trial_pid, self.fork_server_pid = map(int, pipe.read().split())
         # Results and checkpoints are sent by other threads: wait until those of the first two steps have arrived.
@@ -383,6 +393,42 @@ def test_a_request_to_stop_keeps_the_state_and_no_step_is_lost(shell: Shell, sig
     assert shell.run("run", "experiment.yaml").returncode == 0
     trial = blocked.trial()
     assert (trial["attempts"], trial["failures"], trial["disruptions"]) == (2, 0, 0)
+
+
+class TestClosedTerminal:
+    def kept(self, blocked: Blocked) -> None:
+        """The run has ended as after Ctrl-C: its trial took its last step and saved a checkpoint."""
+        assert blocked.running.wait() == 130, blocked.running.text
+        blocked.shell.wait_until_all_gone()
+        (trial,) = blocked.shell.results()["trials"]
+        assert trial["checkpoint_iteration"] == trial["iteration"] == 3
+        assert "Traceback" not in blocked.running.text
+
+    def test_keeps_the_state_of_a_run_with_a_table(self, shell: Shell) -> None:
+        shell.env |= {"UNTIL_PREEMPTED": "1", "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+        primary, secondary = pty.openpty()
+        try:
+            blocked = Blocked(shell, options=(), stdout=secondary, checkpoint={})
+        finally:
+            os.close(secondary)
+        os.close(primary)
+        blocked.running.signal(signal.SIGHUP)
+        self.kept(blocked)
+
+    def test_is_one_request_though_its_signal_comes_twice(self, shell: Shell) -> None:
+        shell.env["UNTIL_PREEMPTED"] = "1"
+        blocked = Blocked(shell, checkpoint={})
+        blocked.running.signal(signal.SIGHUP)
+        blocked.running.wait_event("interrupted")
+        blocked.running.signal(signal.SIGHUP)
+        self.kept(blocked)
+
+    def test_ends_nothing_below_nohup(self, shell: Shell) -> None:
+        blocked = Blocked(shell, command=["nohup", *TRIALPOD])
+        blocked.running.signal(signal.SIGHUP)
+        blocked.open_gate()
+        assert blocked.running.wait() == 0
+        assert blocked.trial()["attempts"] == 1
 
 
 def test_ctrl_c_twice_ends_at_once_and_is_no_failure(shell: Shell) -> None:

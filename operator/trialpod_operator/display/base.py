@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from trialpod_operator.display.events import Event
 from trialpod_operator.display.view import ExperimentView
@@ -86,14 +86,45 @@ class LineWriter:
         """Write one line and flush it; characters that the stream cannot encode are escaped."""
         if self._stream is None:
             return
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
-            self._stream.write(text + "\n")
+            self._stream.write(_encodable(self._stream, text) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             # A reader that went away (`| head`) or a full disk must not end an experiment.
             self._stream = None
+
+
+class LastingStream:
+    """A text stream that a terminal library may write to: once closed or full, it takes text and drops it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = False
+
+    def write(self, text: str) -> int:
+        """Write text, or drop it; characters that the stream cannot encode are escaped."""
+        if not self._lost:
+            try:
+                self._stream.write(_encodable(self._stream, text))
+            except (OSError, ValueError):
+                self._lost = True
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        if not self._lost:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._lost = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _encodable(stream: TextIO, text: str) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def write_output(out: LineWriter, output: TrialOutput) -> None:

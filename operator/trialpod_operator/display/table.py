@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from trialpod_operator.display.base import TrialOutput
+from trialpod_operator.display.base import LastingStream, TrialOutput
 from trialpod_operator.display.events import Event
 from trialpod_operator.display.layout import GAP, Column, fit, lines, trial_columns
 from trialpod_operator.display.progress import (
@@ -79,7 +79,8 @@ class TableDisplay:
         options: TableOptions | None = None,
     ) -> None:
         self._options = options or TableOptions()
-        self._console = console or Console(file=stream, highlight=False, markup=False, emoji=False)
+        lasting = cast("TextIO", LastingStream(stream))
+        self._console = console or Console(file=lasting, highlight=False, markup=False, emoji=False)
         self._verbose = verbose
         self.detail = max(verbose, 0)
         self._now = now

@@ -503,13 +503,15 @@ class LocalShell(Shell):
             yield
             return
         loop = asyncio.get_running_loop()
-        signums = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        for signum in signums:
-            loop.add_signal_handler(signum, self.interrupt)
+        handlers = {signal.SIGINT: self.interrupt, signal.SIGTERM: self.interrupt}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as below nohup
+            handlers[signal.SIGHUP] = self._hang_up
+        for signum, handler in handlers.items():
+            loop.add_signal_handler(signum, handler)
         try:
             yield
         finally:
-            for signum in signums:
+            for signum in handlers:
                 loop.remove_signal_handler(signum)
 
     def interrupt(self) -> None:
@@ -523,8 +525,13 @@ class LocalShell(Shell):
                 what = "stopping: running trials finish their step and checkpoint"
             here = threading.current_thread() is threading.main_thread()
             again = f"{'press Ctrl-C' if here else 'interrupt'} again to end at once"
-            self._display.event(events.interrupted(what, again))
             self.soon(self._suspend)
+            self._display.event(events.interrupted(what, again))
+
+    def _hang_up(self) -> None:
+        """Stop gracefully, however often it comes: a closed terminal's shell and the kernel each send SIGHUP."""
+        if not self._interrupts:
+            self.interrupt()
 
     def _suspend(self) -> None:
         self.apply(SuspendRequested())

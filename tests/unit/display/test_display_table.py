@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from trialpod_operator.display import events
+from trialpod_operator.display.base import TrialOutput
 from trialpod_operator.display.table import MAX_LINES, TableDisplay
 from trialpod_operator.display.view import ExperimentView
 
@@ -137,6 +139,53 @@ def test_any_view_fits_any_terminal(view: ExperimentView, width: int, height: in
     assert len(lines) <= MAX_LINES
     assert all(cell_len(line) <= width for line in lines)
     assert all(c.isprintable() or c == "\u3000" for line in lines for c in line)
+
+
+class Terminal(io.StringIO):
+    """A terminal that is closed after some writes."""
+
+    encoding = "utf-8"
+    writes_left = 1
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.writes_left <= 0:
+            raise OSError(errno.EIO, "Input/output error")
+        self.writes_left -= 1
+        return super().write(text)
+
+
+class TestLostTerminal:
+    def show(self, terminal: Terminal) -> None:
+        display = TableDisplay(terminal, now=lambda: 0.0, verbose=1)
+        display.start(experiment([]))
+        display.event(events.interrupted("stopping", "press Ctrl-C again"))
+        display.output(TrialOutput("t", "train_t", 1, ["a line"]))
+        display.update(nine_trials())
+        display.finish(nine_trials())
+        display.close()
+
+    def test_ends_nothing(self) -> None:
+        for writes in range(5):
+            terminal = Terminal()
+            terminal.writes_left = writes
+            self.show(terminal)
+            assert bool(terminal.getvalue()) == bool(writes)
+
+    def test_closed_stream_ends_nothing(self) -> None:
+        terminal = Terminal()
+        display = TableDisplay(terminal, now=lambda: 0.0)
+        display.start(experiment([]))
+        terminal.close()
+        display.finish(nine_trials())
+
+    def test_characters_that_it_cannot_encode_are_escaped(self) -> None:
+        raw = io.BytesIO()
+        display = TableDisplay(io.TextIOWrapper(raw, encoding="ascii"), now=lambda: 0.0)
+        display.event(events.warning("größer"))
+        assert raw.getvalue() == b"warning: gr\\xf6\\xdfer\n"
 
 
 def test_rich_is_imported_only_for_the_table() -> None:
