@@ -201,6 +201,7 @@ def test_new_right_needs_a_changelog_entry(
 def test_network_policy_and_trials_agree_on_the_label_of_a_trial() -> None:
     assert f"{names.NAME_LABEL}: {names.TRIAL_POD_NAME}" in TEMPLATES["networkpolicy.yaml"]
     assert f'"{names.NAME_LABEL}" "{names.TRIAL_POD_NAME}"' in TEMPLATES["networkpolicy.yaml"]
+    assert f"{names.NAME_LABEL}: {names.TRIAL_POD_NAME}" in (ROOT / "docs/trial-kinds.md").read_text()
     assert names.STORAGE_FINALIZER in (CHART / "README.md").read_text()
 
 
