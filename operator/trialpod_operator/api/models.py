@@ -117,7 +117,7 @@ class Model(
     """Base of all parts of a manifest."""
 
     server_fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields that the API server adds; accepted in what `kubectl get -o yaml` printed, and dropped."""
+    """Fields that the API server adds or uses; accepted in what `kubectl get -o yaml` printed, and dropped."""
 
 
 class Metadata(Model, frozen=True, kw_only=True):
@@ -125,8 +125,8 @@ class Metadata(Model, frozen=True, kw_only=True):
 
     server_fields = frozenset(
         {
-            "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation",
-            "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
+            "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName",
+            "generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
         }
     )  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 The server drops fields that its definition does not know, and fills in defaults that it does. During an upgrade the
 definition may be newer than the operator; then there may be fields that this operator does not know. They are
-left out here, not complained about: a stored manifest cannot be corrected, and experiments have to continue.
+left out here, not complained about: a stored manifest cannot be corrected, and experiments have to continue. So are
+fields of its metadata that this operator does not know: they are Kubernetes's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialpod_operator.api.document import Document
-from trialpod_operator.api.paths import parse_path
+from trialpod_operator.api.paths import Path, parse_path
 from trialpod_operator.api.validation import Checked, check_document
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ def check_stored(item: Mapping[str, Any]) -> Checked:
     checked = check_document(Document(document), started=started)
     unknown = [problem for problem in checked.problems if problem.unknown_field]
     paths = [parse_path(problem.path)[0] for problem in unknown]
-    newer = [path for path in paths if path[:1] == ("spec",) and len(path) <= _DEPTH + 1 and path[1] != "template"]
+    newer = [path for path in paths if _may_be_newer(path)]
     if not newer:
         return checked
     document = copy.deepcopy(document)
@@ -40,3 +41,9 @@ def check_stored(item: Mapping[str, Any]) -> Checked:
         part.pop(path[-1], None)
     logger.info("fields of a newer version are left alone: %s", ", ".join(str(problem.path) for problem in unknown))
     return check_document(Document(document), started=started)
+
+
+def _may_be_newer(path: Path) -> bool:
+    if path[:1] == ("metadata",):
+        return len(path) == 2
+    return path[:1] == ("spec",) and len(path) <= _DEPTH + 1 and path[1] != "template"

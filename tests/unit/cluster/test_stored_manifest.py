@@ -33,6 +33,16 @@ def test_fields_of_a_newer_definition_are_left_out(newer: dict[str, Any]) -> Non
     assert item == stored(**newer), "the object itself stays as it is"
 
 
+@pytest.mark.parametrize("field", ["generateName", "fromTheFuture"])
+def test_metadata_of_the_api_server_is_left_out(field: str) -> None:
+    item = stored()
+    item["metadata"][field] = "digits-"
+    checked = check_stored(item)
+    assert checked.problems == []
+    assert checked.experiment is not None
+    assert checked.experiment.metadata.name == "digits"
+
+
 def test_mistakes_are_still_found_beside_them() -> None:
     checked = check_stored(stored(fromTheFuture=True, scheduler={"name": "ashaa"}))
     assert [problem.path for problem in checked.problems] == ["spec.scheduler.name"]
