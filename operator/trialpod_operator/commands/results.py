@@ -32,7 +32,7 @@ from trialpod_operator.display.words import (
     one_line,
     plural,
 )
-from trialpod_operator.view.exports import ROW_KEYS, results_csv
+from trialpod_operator.view.exports import RESULT_PREFIX, ROW_KEYS, results_csv
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
@@ -46,6 +46,9 @@ def sort_value(row: TrialRow, key: str) -> Any:
         return getattr(row, key)
     if key in row.last_result:
         return row.last_result[key]
+    reported = key.removeprefix(RESULT_PREFIX)
+    if reported != key and reported in row.last_result:
+        return row.last_result[reported]
     return flatten(row.config).get(key.removeprefix("config/"))
 
 
@@ -73,7 +76,8 @@ def ordered(view: ExperimentView, key: str | None) -> list[TrialRow]:
     known = sort_keys(view.rows)
     reverse = key.startswith("-") and key not in known
     name = key[1:] if reverse else key
-    if view.rows and name not in known and name.removeprefix("config/") not in known:
+    plain = [name.removeprefix(prefix) for prefix in ("", "config/", RESULT_PREFIX)]
+    if view.rows and not any(each in known for each in plain):
         close = nearest(name, known)
         hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(map(one_line, known))}"
         raise InvalidInputError(f"--sort {name}: no trial has such a key; {hint}")

@@ -23,16 +23,24 @@ if TYPE_CHECKING:
     from trialpod_operator.view.model import ExperimentModel
 
 ROW_KEYS = ("trial_id", "name", "status", "iteration", "run_time_s", "attempts", "failures", "disruptions")
+FACTS = frozenset({*ROW_KEYS, "error", "checkpoint", "path"})
+RESULT_PREFIX = "result/"
+"""What stands before a key of a result where there is a fact of the same name."""
 
 
 def records(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
-    """Return a flat record of each trial: facts, parameters (``config/lr``) and the keys of its last result."""
+    """Return a flat record of each trial: facts, parameters (``config/lr``) and the keys of its last result.
+
+    A key of a result with the name of a fact is ``result/error``; `trial_id`, which is the same, is there once.
+    """
     found = []
     for row in rows:
         record: dict[str, Any] = {key: getattr(row, key) for key in ROW_KEYS}
         record |= {"error": one_line(row.error), "checkpoint": row.checkpoint, "path": row.path}
         record |= {f"config/{key}": value for key, value in flatten(row.config).items()}
-        record |= {key: value for key, value in row.last_result.items() if key not in record}
+        for key, value in row.last_result.items():
+            if key != "trial_id":
+                record.setdefault(f"{RESULT_PREFIX}{key}" if key in FACTS else key, value)
         found.append(record)
     return found
 

@@ -86,6 +86,28 @@ def test_results_are_sorted_limited_and_filtered(run: Any, capsys: pytest.Captur
     assert (record["trial_id"], record["config/lr"], record["loss"]) == ("ab12c_00003", "0.025", "2.0")
 
 
+class TestResultKeysNamedLikeFacts:
+    ROWS = (
+        trial(0, last_result={"error": 0.12, "status": 3, "iteration": 70, "trial_id": "ab12c_00000"}),
+        trial(1, "ERROR", error="ValueError: no", last_result={"error": 0.05, "path": 1.5}),
+    )
+
+    def test_csv_has_both(self, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        run(results, "--csv", view=experiment([*self.ROWS]))
+        other, one = csv.DictReader(io.StringIO(capsys.readouterr().out))
+        assert (one["error"], one["status"], one["iteration"]) == ("", "TERMINATED", "9")
+        assert (one["result/error"], one["result/status"], one["result/iteration"]) == ("0.12", "3", "70")
+        assert (other["error"], other["result/error"], other["result/path"]) == ("ValueError: no", "0.05", "1.5")
+        assert other["path"].endswith("ab12c_00001")
+        assert "result/trial_id" not in one
+
+    @pytest.mark.parametrize("key", ["error", "result/error"])
+    def test_can_be_sorted_by(self, run: Any, capsys: pytest.CaptureFixture[str], key: str) -> None:
+        run(results, "--csv", "--sort", key, view=experiment([*self.ROWS]))
+        shown = csv.DictReader(io.StringIO(capsys.readouterr().out))
+        assert [row["result/error"] for row in shown] == ["0.05", "0.12"]
+
+
 def test_an_unknown_sort_key_is_answered_with_the_nearest(run: Any) -> None:
     with pytest.raises(InvalidInputError, match="--sort acuracy: no trial has such a key; did you mean 'accuracy'"):
         run(results, "--sort", "acuracy")
