@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL_S3", "TRIALPOD_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
+    limit = sys.getrecursionlimit()  # a command raises it for the whole process
     yield made
+    sys.setrecursionlimit(limit)
     made.close()
 
 

@@ -25,6 +25,7 @@ from trialpod_operator.api.document import Document
 from trialpod_operator.api.duration import parse_duration
 from trialpod_operator.api.inspection import fields_of, model_of, peel, root
 from trialpod_operator.api.models import MAX_INT, Metadata, TuneExperiment
+from trialpod_operator.api.nesting import MAX_DEPTH, deeper_than
 from trialpod_operator.api.paths import Path, format_path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
@@ -74,6 +75,10 @@ def check_document(document: Document, *, started: bool = False, here: bool = Fa
         here: the user who wrote it runs it on this machine, or has its files read here; it may name them. In a
             cluster it may not: the files would be the operator's.
     """
+    if isinstance(document.value, dict) and (path := deeper_than({"spec": document.value.get("spec")}, MAX_DEPTH)):
+        # Where it begins: what is below would be a path of a hundred names.
+        problem = document.problem(path[:3], f"nested more than {MAX_DEPTH} levels deep")
+        return Checked(document, None, [problem])
     walker = Walker(document)
     walker.check(root(), document.value, ())
     findings = check_rules(document, {path for path, _ in walker.problems}, started=started, here=here)

@@ -18,10 +18,10 @@ from typing import Any
 import yaml
 
 from trialpod_operator.api.document import Document
+from trialpod_operator.api.nesting import MAX_DEPTH
 from trialpod_operator.api.paths import Path, format_path
 from trialpod_operator.api.problems import Problem
 
-MAX_DEPTH = 100
 MAX_NODES = 200_000
 """Values in one document, with aliases written out. The API server takes no object of more than 3 MiB anyway."""
 

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from trialpod_operator.api.nesting import allow_deep_json
 from trialpod_operator.cluster import first_lists, names
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
@@ -64,6 +65,7 @@ LOOP_LATE_S = 30.0
 async def run_operator(options: OperatorOptions) -> int:
     """Run until SIGTERM, or until another operator has the Lease of one that is alone; return the exit status."""
     share_arenas()
+    allow_deep_json()
     kube = await Kube.connect()
     process = OperatorProcess(kube, options, allow_connections())
     freeze_modules()

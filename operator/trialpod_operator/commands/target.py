@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.api.nesting import allow_deep_json
 from trialpod_operator.cluster import names
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def connect(options: argparse.Namespace) -> Experiments:
     """Return the experiments of the namespace that the options mean."""
     from trialpod_operator.kube_client.client import Experiments
 
+    allow_deep_json()
     namespace = options.namespace or os.environ.get(variables.NAMESPACE) or None
     return Experiments.connect(namespace, context=options.context, kubeconfig=options.kubeconfig)
 

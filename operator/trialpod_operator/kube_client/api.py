@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import TrialpodError
+from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.api.api_errors import ApiError, api_error
 from trialpod_operator.kube_client.kubeconfig import Access
 
@@ -61,6 +61,7 @@ class KubeClient:
         Raises:
             ApiError: the server refuses.
             ClusterUnreachableError: it does not answer.
+            InvalidInputError: what it answers is nested too deeply.
         """
         headers = {"Accept": "application/json"}
         if body is not None:
@@ -75,6 +76,10 @@ class KubeClient:
             found = json.loads(answer) if answer else {}
         except ValueError:
             found = None
+        except RecursionError as error:
+            raise InvalidInputError(
+                f"{method} {path}: an object is nested too deeply to be read; find it with kubectl, and delete it"
+            ) from error
         if not isinstance(found, dict):
             raise _refused(method, path, response.status, answer)
         return found

@@ -4,12 +4,15 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trialpod_operator.api.document import Document
 from trialpod_operator.api.loader import check_text, load_manifests
 from trialpod_operator.api.paths import format_path
 from trialpod_operator.api.problems import InvalidManifestError
+from trialpod_operator.api.validation import check_document
 
 VALID: dict[str, Any] = {
     "apiVersion": "trialpod.dev/v1alpha1",
@@ -99,6 +102,16 @@ def test_any_missing_field_is_a_default_or_a_problem(path: tuple[str | int, ...]
 @settings(deadline=None)
 def test_any_document_is_refused_with_problems(value: Any) -> None:
     assert check_text(json.dumps(value), "m").problems
+
+
+@pytest.mark.parametrize("levels", [400, 1_500])
+def test_what_is_nested_too_deeply_is_a_problem(levels: int) -> None:
+    space: Any = {"uniform": [0, 1]}
+    for _ in range(levels):
+        space = {"a": space}
+    checked = check_document(Document({**VALID, "spec": {**VALID["spec"], "searchSpace": space}}))
+    assert checked.experiment is None
+    assert [str(problem) for problem in checked.problems] == ["spec.searchSpace.a: nested more than 100 levels deep"]
 
 
 def _only(change: dict[str, Any]) -> str:

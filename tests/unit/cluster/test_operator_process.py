@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -11,13 +12,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_api_http import HttpApi
 
 from free_port import free_port
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.names import SHARDS_ANNOTATION
+from trialpod_operator.cluster.names import EXPERIMENT_LABEL, MANAGED_BY_LABEL, MANAGER, SHARDS_ANNOTATION
 from trialpod_operator.cluster.shards.assignment import SHARDS, shares
 
 TIMEOUT_S = 90.0
@@ -110,6 +112,58 @@ class TestOperatorProcess:
         assert operator.process.wait(TIMEOUT_S) == 0, operator.log.read_text()
         lease = api.call(lambda: api.api.get("leases", "trialpod-operator"))
         assert not lease["spec"].get("holderIdentity")
+
+
+def is_ready(operator: Operator) -> bool:
+    return operator.get("/readyz")[0] == 200
+
+
+@pytest.fixture
+def deep() -> Iterator[dict[str, Any]]:
+    """A search space of 1,500 levels; Python's decoder of JSON refuses 1,000 by default."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)  # of the stand-in of the API server
+    space: dict[str, Any] = {"uniform": [0, 1]}
+    for _ in range(1_500):
+        space = {"a": space}
+    yield space
+    sys.setrecursionlimit(limit)
+
+
+class TestDeeplyNested:
+    def test_experiments_are_refused_and_stop_nothing(
+        self, api: HttpApi, deep: dict[str, Any], tmp_path: Path
+    ) -> None:
+        def create(name: str, space: dict[str, Any]) -> None:
+            spec = {"trainable": {"entrypoint": "train:train"}, "searchSpace": space}
+            body = {
+                "apiVersion": "trialpod.dev/v1alpha1",
+                "kind": "TuneExperiment",
+                "metadata": {"name": name},
+                "spec": spec,
+            }
+            api.create(paths.experiments("team"), body)
+
+        def stalled(name: str) -> str:
+            item = api.call(lambda: api.api.get("tuneexperiments", name))
+            found = {each["type"]: each for each in (item.get("status") or {}).get("conditions", [])}
+            return str(found.get("Stalled", {}).get("message", ""))
+
+        labels = {MANAGED_BY_LABEL: MANAGER, EXPERIMENT_LABEL: "other"}
+        for name in ("listed", "watched"):
+            if name == "watched":
+                operator = Operator(api, tmp_path)
+                operator.wait_until("ready", functools.partial(is_ready, operator))
+            create(name, deep)
+            api.create(paths.trials("team"), {"metadata": {"name": name, "labels": labels}, "spec": {"config": deep}})
+        create("other", {"lr": {"uniformm": [0, 1]}})
+        try:
+            operator.wait_until("all are reconciled", lambda: all(map(stalled, ("listed", "watched", "other"))))
+        finally:
+            operator.process.kill()
+            operator.process.wait(TIMEOUT_S)
+        assert "nested more than 100 levels deep" in stalled("listed")
+        assert "nested more than 100 levels deep" in stalled("watched")
 
 
 @pytest.fixture

@@ -209,6 +209,14 @@ def test_the_list_has_a_line_for_each_experiment(server: ApiServer, trialpod: Ru
     assert json.loads(trialpod("list", "--json"))[0]["progress"] == "1/4"
 
 
+def test_a_deeply_nested_experiment_does_not_hide_the_others(server: ApiServer, trialpod: Run) -> None:
+    space = '{"a":' * 1500 + "1" + "}" * 1500
+    item = json.dumps(experiment_object("deep", {"searchSpace": "?"})).replace('"?"', space)
+    path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments"
+    server.routes["GET", path] = f'{{"items": [{item}, {json.dumps(climbing())}]}}'.encode()
+    assert [line.split()[0] for line in trialpod("list").splitlines()[1:]] == ["climb", "deep"]
+
+
 def test_the_cluster_is_chosen_as_kubectl_does(
     server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

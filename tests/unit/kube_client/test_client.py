@@ -47,6 +47,13 @@ def test_missing_trialpod_differs_from_missing_experiment(server: ApiServer, api
         api.get("digits")
 
 
+def test_object_that_is_nested_too_deeply_is_named(server: ApiServer, api: Experiments) -> None:
+    path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments"
+    server.routes["GET", path] = b'{"items": [' + b'{"a": ' * 50_000 + b"1" + b"}" * 50_000 + b"]}"
+    with pytest.raises(InvalidInputError, match="tuneexperiments: an object is nested too deeply"):
+        api.names()
+
+
 def test_a_missing_right_names_the_verb_and_the_test(server: ApiServer, api: Experiments) -> None:
     server.refuse = {"code": 403, "reason": "Forbidden", "message": 'User "jane" cannot get resource'}
     with pytest.raises(InvalidInputError, match=r"auth can-i get tuneexperiments.trialpod.dev -n team"):
