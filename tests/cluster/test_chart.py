@@ -219,6 +219,22 @@ def test_bundled_minio_is_default_storage_unless_overridden() -> None:
     assert "TRIALPOD_DEFAULT_STORAGE_ENDPOINT" not in environment(named)
 
 
+def test_keys_of_the_bundled_minio_stay_with_its_volume() -> None:
+    documents = render({"minio.enabled": True})
+    for kind in ("Secret", "PersistentVolumeClaim"):
+        assert documents[kind, "tp-trialpod-minio"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_other_keys_of_the_bundled_minio_need_a_new_pod() -> None:
+    def pod(**values: str) -> Document:
+        documents = render({"minio.enabled": True, **{f"minio.{key}": value for key, value in values.items()}})
+        return documents["Deployment", "tp-trialpod-minio"]["spec"]["template"]  # type: ignore[no-any-return]
+
+    assert pod() == pod(accessKey="trialpod")
+    assert pod() != pod(secretKey="another-key")
+    assert pod() != pod(accessKey="another")
+
+
 def test_only_token_reviews_are_cluster_wide_with_namespaces() -> None:
     everywhere = render()["ClusterRole", "tuning-tp-trialpod"]["rules"]
     documents = render({"watchNamespaces": ["a", "b"]})
@@ -446,6 +462,7 @@ def test_install_upgrade_and_uninstall_in_a_cluster(namespace: str) -> None:
         "get", "all,sa,role,rolebinding,networkpolicy", "-n", namespace, "-l", "app.kubernetes.io/instance=tp"
     )
     assert "deployment" not in left
+    assert kubectl("get", "secret", "tp-trialpod-minio", "-n", namespace, "-o", path) == password
     assert "tuneexperiments.trialpod.dev" in kubectl("get", "crd", "-o", "name")
 
 
