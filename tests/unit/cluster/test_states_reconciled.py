@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import fake_api
+import pytest
 from cluster_world import Play, World
 from virtual_time import until
 
@@ -43,6 +46,25 @@ class TestRunning:
             (running,) = [each for each in world.trials() if each["status"]["state"] == "RUNNING"]
             assert world.pods.running[running["spec"]["trialId"], 1]
             await world.until_over()
+
+        play(scenario)
+
+
+class TestRefusedStatus:
+    def test_of_one_trial_holds_up_no_other_status(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        async def scenario(world: World) -> None:
+            def refuse(method: str, path: str, body: Any) -> Any:
+                if method == "PATCH" and path.endswith("00001/status"):
+                    return fake_api.error(method, path, 422, "Invalid", "status.iteration: must be 0 or more")
+                return None
+
+            world.operator.kube.faults.append(refuse)
+            await world.apply()
+            await world.until_over()
+            assert world.condition("Succeeded")["status"] == "True"
+            assert world.states() == ["TERMINATED", "None", "TERMINATED"]
+            said = [each for each in caplog.messages if "the status of a TuneTrial stays as it is" in each]
+            assert len(said) == 1
 
         play(scenario)
 

@@ -177,7 +177,7 @@ def trial_status(
         attempt=trial.attempt,
         pod_name=pod,
         node_name=node,
-        iteration=trial.iteration,
+        iteration=max(0, trial.iteration),  # a user's own number
         value=format_value(trial.value),
         best_value=_best_value(trial.value, best_value, before.get("bestValue"), settings.mode),
         failures=trial.failures,

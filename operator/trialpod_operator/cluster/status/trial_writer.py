@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError, InvalidObjectError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.json_values import merge_patch
@@ -21,6 +22,8 @@ from trialpod_operator.cluster.status.build import is_progress, same_status, tri
 from trialpod_operator.cluster.status.conditions import is_starting
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 30.0
 """Minimum interval between two writes of a running trial's iteration and value."""
@@ -69,6 +72,7 @@ class TrialStatusWriter:
         self._progress_written: dict[str, float] = {}  # of running trials, by trial_id
         self._waits: dict[str, str] = {}  # trial_id -> why its pod does not run, as it was written
         self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
+        self._refused: set[str] = set()  # trials with a status that the API server does not accept
 
     def _progressed(self, bindings: PodBindings, now: float) -> set[str]:
         """Return the running trials whose progress is to be written now."""
@@ -179,12 +183,18 @@ class TrialStatusWriter:
         self._progress_written[trial_id] = now  # it shows its progress, too
         if not await durable.wait_committed(COMMIT_TIMEOUT_S):
             return False
-        patched = await self._services.kube.patch(
-            paths.trials(self._namespace),
-            item["metadata"]["name"],
-            {"status": merge_patch(before or {}, status)},
-            subresource="status",
-        )
+        try:
+            patched = await self._services.kube.patch(
+                paths.trials(self._namespace),
+                item["metadata"]["name"],
+                {"status": merge_patch(before or {}, status)},
+                subresource="status",
+            )
+        except InvalidObjectError as error:  # as it would be again; the other statuses do not wait for it
+            if trial_id not in self._refused:
+                self._refused.add(trial_id)
+                logger.warning("the status of a TuneTrial stays as it is: %s", error)
+            return True
         self._services.cache.update_trial(patched or item, deleted=patched is None)
         if patched is None:  # deleted without a watch event; a pass recreates it
             bindings.trial_changed(trial_id)

@@ -100,6 +100,13 @@ def test_a_trial_shows_attempt_value_and_checkpoint() -> None:
     msgspec.convert(status, TuneTrialStatus)
 
 
+def test_a_negative_iteration_of_a_trainable_is_shown_as_none() -> None:
+    run = Run(1)
+    run.result(0, 0.5, iteration=-1)
+    assert run.trial(0).iteration == -1
+    assert _trial(run)["iteration"] == 0
+
+
 def test_the_best_value_is_remembered_through_the_status_before() -> None:
     run = Run(1)
     run.result(0, 0.9)
