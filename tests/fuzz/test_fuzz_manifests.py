@@ -80,6 +80,7 @@ HEAD = (
     "apiVersion: trialpod.dev/v1alpha1\nkind: TuneExperiment\nmetadata: {name: a}\n"
     'spec:\n  trainable: {entrypoint: "a:b"}\n'
 )
+HEAD_VALUE = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment", "metadata": {"name": "a"}}
 
 
 def laughs(levels: int, form: str) -> str:
@@ -136,3 +137,39 @@ def test_object_with_arbitrary_fields_is_valid_or_refused(data: st.DataObject) -
     checked = check_stored(document)
     assert checked.experiment is not None or checked.problems
     assert check_document is not None
+
+
+_POD = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "trial", "resources": {"limits": {}}}]}}
+_STEP = {"name": "train", "container": {"image": "a:1"}, "sidecars": [{"name": "b"}], "metadata": {"labels": {}}}
+RESOURCES: list[dict[str, Any]] = [
+    {
+        "template": {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": _POD, "parallelism": 1}},
+        "primaryContainer": "trial",
+    },
+    {
+        "template": {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "metadata": {"labels": {"lr": "${trialParameters.lr}"}},
+            "spec": {"entrypoint": "train", "templates": [_STEP]},
+        },
+        "podTemplatePath": "spec.templates[name=train]",
+    },
+    {"template": {"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "spec": {
+        "replicatedJobs": [{"name": "main", "replicas": 1, "template": {"spec": {"template": _POD}}}]
+    }}},
+]  # fmt: skip
+"""Objects that run a trial: spec.trialResource."""
+
+
+@settings(max_examples=examples(100))
+@given(data=st.data())
+def test_trial_object_with_any_fields_is_valid_or_refused(data: st.DataObject) -> None:
+    resource = data.draw(changed(data.draw(st.sampled_from(RESOURCES)), WRONG))
+    spec = {
+        "trainable": {"command": ["./train", "--lr={lr}"]},
+        "searchSpace": {"lr": {"uniform": [0, 1]}},
+        "trialResource": resource,
+    }
+    checked = check_stored({**HEAD_VALUE, "spec": spec})
+    assert checked.experiment is not None or checked.problems

@@ -26,6 +26,8 @@ _DECIMAL = {
 _SCALE = _BINARY | _DECIMAL
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(.*)", re.DOTALL)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,3})")
+_MAX = Fraction(10) ** 30
+"""Far more than Kubernetes counts; an amount is a float too, and sums of amounts are."""
 _USUAL_SLIPS = {"K": "k or Ki", "g": "G or Gi", "mb": "M or Mi", "gb": "G or Gi", "kb": "k or Ki", "tb": "T or Ti"}
 
 
@@ -33,8 +35,15 @@ def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a quantity in its base unit (cores, bytes, devices).
 
     Raises:
-        InvalidInputError: it is not a quantity.
+        InvalidInputError: it is not a quantity, or a huge one.
     """
+    parsed = _parse(value)
+    if abs(parsed) > _MAX:
+        raise InvalidInputError(f"{value} is too large for a Kubernetes quantity")
+    return parsed
+
+
+def _parse(value: str | int | float) -> Fraction:
     if (
         not isinstance(value, (str, int, float))
         or isinstance(value, bool)
@@ -58,7 +67,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
 
 
 def quantity_to_float(value: str | int | float) -> float:
-    """Return `parse_quantity` as a float; the value of a huge quantity is its nearest float."""
+    """Return `parse_quantity` as a float, the nearest one."""
     return float(parse_quantity(value))
 
 

@@ -356,8 +356,15 @@ class ExperimentController:
         generation = int(item["metadata"].get("generation", 0))
         if generation == self._generation:
             return
+        try:
+            checked = check_stored(item)
+        except Exception as error:  # a fault of the check itself; the queue retries it
+            message = f"the manifest cannot be checked, a fault of trialpod: {type(error).__name__}: {error}"
+            problem = Problem(reason=Reason.INVALID_SPEC, message=message, stalled=True)
+            self._finding = Finding(generation, problem, refused=True)
+            self._services.enqueue_status(self.key)
+            raise
         self._generation = generation
-        checked = check_stored(item)
         self._refused = self._held_back = None
         self._by_default = checked.experiment is not None and checked.experiment.spec.storage is None
         if checked.experiment is None:

@@ -27,7 +27,24 @@ def test_a_quantity_has_its_exact_value(text: str, value: Fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Gi", "1 Gi", "2GB", "1K", "0x1", "1e", "1.2.3", "--1", "1e9999", True, float("nan")]
+    "text",
+    [
+        "",
+        "Gi",
+        "1 Gi",
+        "2GB",
+        "1K",
+        "0x1",
+        "1e",
+        "1.2.3",
+        "--1",
+        "1e9999",
+        "1e400",
+        "-1e31",
+        10**31,
+        True,
+        float("nan"),
+    ],
 )
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="quantity"):

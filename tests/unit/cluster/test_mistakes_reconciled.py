@@ -14,7 +14,9 @@ from fake_pods import Caller
 from virtual_time import until
 
 from trialpod.errors import TrainableError
-from trialpod_operator.cluster import names
+from trialpod_operator.api.validation import Checked
+from trialpod_operator.cluster import experiment_controller, names
+from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.decider.code import load_plan
 from trialpod_operator.experiment.decisions.messages import DecisionAnswer, DecisionRequest, decode_answer, encode
 
@@ -37,6 +39,52 @@ class TestCommand:
             assert world.condition("Stalled")["reason"] == "InvalidSpec"
             assert words in world.condition("Stalled")["message"]
             assert not world.api.all("pods") + world.api.all("tunetrials")
+
+        play(scenario)
+
+
+class TestCheck:
+    def test_fault_of_the_check_is_stalled_and_retried(self, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+        faults = ["first", "second"]
+
+        def check(item: Any) -> Checked:
+            if faults:
+                raise AttributeError(f"'list' object has no attribute 'get' ({faults.pop(0)})")
+            return check_stored(item)
+
+        async def scenario(world: World) -> None:
+            monkeypatch.setattr(experiment_controller, "check_stored", check)
+            await world.apply()
+            await until(lambda: world.condition("Stalled"), 10.0, "it is named")
+            assert world.condition("Stalled")["reason"] == "InvalidSpec"
+            assert (
+                "the manifest cannot be checked, a fault of trialpod: AttributeError: "
+                in world.condition("Stalled")["message"]
+            )
+            assert (await world.until_over())["trials"]["terminated"] == 3
+            assert not world.condition("Stalled")
+
+        play(scenario)
+
+    def test_edit_that_cannot_be_checked_is_not_applied(self, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+        broken = True
+
+        def check(item: Any) -> Checked:
+            if broken and item["metadata"]["generation"] == 2:
+                raise AttributeError("x")
+            return check_stored(item)
+
+        async def scenario(world: World) -> None:
+            nonlocal broken
+            monkeypatch.setattr(experiment_controller, "check_stored", check)
+            await world.apply(maxConcurrentTrials=1)
+            await world.until_running()
+            await world.change(numSamples=1)
+            await until(lambda: world.condition("Stalled"), 60.0, "it is named")
+            await until(lambda: len(world.operator.errors) > 1, 60.0, "it is retried")
+            assert world.condition("Stalled")["reason"] == "InvalidSpec"
+            broken = False
+            assert (await world.until_over())["trials"]["terminated"] == 1
 
         play(scenario)
 

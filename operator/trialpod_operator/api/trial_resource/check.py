@@ -79,7 +79,8 @@ def unknown_pod_fields(resource: Mapping[str, Any]) -> Iterator[tuple[Path, str]
 
 
 def _container(pod: Mapping[str, Any], name: Any, at: Path) -> Iterator[tuple[Path, str]]:
-    containers = (pod.get("spec") or {}).get("containers")
+    spec = pod.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None  # else `check_template` reports it
     if not isinstance(containers, list) or not all(isinstance(each, dict) for each in containers):
         return
     index = primary_container(containers, name)

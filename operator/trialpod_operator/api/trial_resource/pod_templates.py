@@ -32,7 +32,7 @@ def take(item: Mapping[str, Any], kind: TrialKind) -> Json:
     """Return the pod template of an object, as a PodTemplateSpec of its own.
 
     Raises:
-        InvalidInputError: there is none at the path.
+        InvalidInputError: there is none at the path, or its sidecars cannot be read.
     """
     found = find(item, kind.pod_template)
     if not isinstance(found, Mapping):
@@ -48,9 +48,12 @@ def take(item: Mapping[str, Any], kind: TrialKind) -> Json:
             f"the template at {path_text(kind)} has no container; say in podTemplatePath which one runs the trial, "
             "such as spec.templates[name=train]"
         )
+    sidecars = found.get("sidecars") or []
+    if not isinstance(sidecars, list):
+        raise InvalidInputError(f"the sidecars of the template at {path_text(kind)} must be a list")
     spec = {name: found[name] for name in _ARGO_POD if found.get(name) is not None}
-    spec["containers"] = [{**container, "name": ARGO_CONTAINER}, *(found.get("sidecars") or ())]
-    return {"metadata": dict(found.get("metadata") or {}), "spec": spec}
+    spec["containers"] = [{**container, "name": ARGO_CONTAINER}, *sidecars]
+    return {"metadata": found.get("metadata") or {}, "spec": spec}
 
 
 def put_back(item: Json, kind: TrialKind, template: Mapping[str, Any]) -> None:

@@ -36,6 +36,11 @@ ARGO: dict[str, Any] = {
 }
 
 
+def argo(**fields: Any) -> dict[str, Any]:
+    """A Workflow of one template."""
+    return {**ARGO, "spec": {"templates": [{"name": "train", "container": {"image": "any:1"}, **fields}]}}
+
+
 def problems(template: dict[str, Any], **more: Any) -> list[tuple[Any, str]]:
     return list(check_resource({"template": template, **more}, ["lr", "optimizer.name"], None, {}))
 
@@ -212,6 +217,19 @@ class TestRefusals:
                 "give the JobSet that the runtime describes",
             ),
             (ARGO, {}, ("template",), "has no container; say in podTemplatePath"),
+            (
+                {"spec": {"template": {"spec": [1]}}},
+                {},
+                ("template", "spec", "template", "spec"),
+                "must be a mapping",
+            ),
+            (
+                argo(metadata="text"),
+                {"podTemplatePath": "spec.templates[0]"},
+                ("template", "spec", "templates", 0, "metadata"),
+                "must be a mapping",
+            ),
+            (argo(sidecars=5), {"podTemplatePath": "spec.templates[0]"}, ("podTemplatePath",), "must be a list"),
         ],
     )
     def test_mistakes_are_named_with_their_place(
