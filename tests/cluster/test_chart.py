@@ -358,7 +358,11 @@ def test_trials_get_a_policy_in_each_of_their_namespaces() -> None:
 
 
 def test_release_test_asks_for_the_permissions_of_its_roles() -> None:
-    documents = render({"watchNamespaces": ["a"], "replicas": 2})
+    kinds = [
+        {"apiVersion": "batch/v1", "kind": "Job", "resource": "jobs"},
+        {"apiVersion": "v1", "kind": "Pod", "resource": "pods"},
+    ]
+    documents = render({"watchNamespaces": ["a"], "replicas": 2, "trialKinds": kinds})
     (container,) = documents["Pod", "tp-trialpod-test"]["spec"]["containers"]
     permissions = json.loads({each["name"]: each["value"] for each in container["env"]}["PERMISSIONS"])
     asked = [rule for each in permissions for rule in each["rules"]]

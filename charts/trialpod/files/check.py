@@ -76,7 +76,7 @@ def main() -> int:
     print("the service of the reports answers" if not trouble else trouble[0])
     denied = missing(permissions)
     for permission in denied:
-        print(f"the operator's service account may not {permission}; see rbac.create and watchNamespaces")
+        print(f"the operator's service account may not {permission}; see rbac.create, watchNamespaces and trialKinds")
     count = sum(len(rule["verbs"]) * len(rule["resources"]) for each in permissions for rule in each["rules"])
     if not denied:
         print(f"the operator's service account has its {count} permissions")
