@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+import yaml
 
 pytestmark = pytest.mark.once
 
@@ -50,3 +51,12 @@ class TestModuleMap:
         named = set(re.findall(r"^\| `((?:runtime|operator)/[\w/]+)/?` \|", text, re.MULTILINE))
         folders = {str(file.parent.relative_to(ROOT)) for file in source_files() if file.name == "__init__.py"}
         assert named == folders
+
+
+class TestWorkflow:
+    def test_each_job_has_a_cache_of_its_own(self) -> None:
+        """The first job to end writes an entry, and it stays; the jobs build different programs."""
+        jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+        steps = [step for job in jobs.values() for step in job["steps"]]
+        keys = [step["with"]["key"] for step in steps if step.get("uses", "").startswith("actions/cache@")]
+        assert len(keys) == len(set(keys)) == len(jobs)
