@@ -30,12 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def local_facts(root: Path) -> list[Json]:
     """Return what a list says of each experiment in a folder, as data, by name."""
-    from trialpod_operator.view.reading import is_experiment
+    from trialpod_operator.view.reading import experiments_below, is_experiment
 
     if is_experiment(root):  # what is below are its trials
         return [_local_fact(root)]
-    below = sorted(root.iterdir(), key=lambda path: path.name) if root.is_dir() else []
-    return [_local_fact(path) for path in below if is_experiment(path)]
+    return [_local_fact(path) for path in (experiments_below(root) if root.is_dir() else [])]
 
 
 def _local_fact(path: Path) -> Json:

@@ -25,7 +25,7 @@ from trialpod_operator.experiment.replica.journal_layout import JOURNAL
 from trialpod_operator.ui.access import Json, NoSuchExperimentError, User
 from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
-from trialpod_operator.view.reading import INTERRUPTED, RUNNING, activity, is_experiment
+from trialpod_operator.view.reading import INTERRUPTED, RUNNING, activity, experiments_below, is_experiment
 
 REFRESH_S = 1.0
 """Minimum interval at which a list reads an experiment again."""
@@ -167,14 +167,14 @@ class LocalExperiments:
         if self._one is not None:
             return [self._one.name]
         assert self._root is not None
-        return sorted(path.name for path in self._root.iterdir() if is_experiment(path))
+        return [path.name for path in experiments_below(self._root)]
 
     def _has(self, name: str) -> bool:
         """Return whether a listing has the name, so that no id leads out of the folder."""
         if self._bucket is not None or self._one is not None:
             return name in self._names()
         assert self._root is not None
-        return name in os.listdir(self._root) and is_experiment(self._root / name)
+        return self._root / name in experiments_below(self._root)
 
     def _made(self, name: str) -> ExperimentModel:
         if not self._has(name):

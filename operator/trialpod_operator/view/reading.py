@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import socket
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import Storage
+from trialpod.storage.base import Storage, storage_error
 from trialpod.storage.journal.follower import JournalFollower
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.storage.lock import LockOwner, is_lock_user, lock_users, read_owner
@@ -135,8 +136,21 @@ def reading(location: str | Path, storage: Storage | None = None) -> Iterator[Re
 
 
 def is_experiment(path: Path) -> bool:
-    """Return whether a directory holds an experiment."""
-    return (path / TRIALPOD_DIR).is_dir()
+    """Return whether a directory holds an experiment; one that this process may not look into does not."""
+    return os.path.isdir(path / TRIALPOD_DIR)  # Path.is_dir raises PermissionError
+
+
+def experiments_below(folder: Path) -> list[Path]:
+    """Return the directories in a folder that hold experiments, by name.
+
+    Raises:
+        StorageError: the folder cannot be listed.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise storage_error(error, "cannot list", folder) from error
+    return [folder / name for name in names if is_experiment(folder / name)]
 
 
 def stored_document(directory: Path) -> dict[str, Any]:
@@ -150,7 +164,7 @@ def stored_document(directory: Path) -> dict[str, Any]:
         return stored
     if not directory.exists():
         raise InvalidInputError(f"{directory} does not exist")
-    below = sorted(child.name for child in directory.iterdir() if is_experiment(child)) if directory.is_dir() else []
+    below = [child.name for child in experiments_below(directory)] if directory.is_dir() else []
     if below:
         shown = ", ".join(below[:10]) + (f" and {len(below) - 10} more" if len(below) > 10 else "")
         raise InvalidInputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,9 @@ from typing import Any, ClassVar
 import pytest
 from sample_experiment import SampleExperiment
 
+from trialpod.errors import StorageError
 from trialpod.storage.lock import ExperimentLock
+from trialpod_operator.commands.list import local_facts
 from trialpod_operator.ui import local_experiments
 from trialpod_operator.ui.access import User
 from trialpod_operator.ui.local_experiments import MAX_MODELS, LocalExperiments
@@ -107,6 +111,30 @@ class TestList:
         found = poll(experiments, clock)
         assert "e03" not in found
         assert CountingModel.opened == {"other": 1}
+
+    def test_leaves_out_a_folder_it_may_not_look_into(
+        self, experiments: LocalExperiments, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed = tmp_path / "lost+found"
+        closed.mkdir(mode=0)
+        stat = os.stat
+
+        def refuse(path: Any, **options: Any) -> os.stat_result:
+            if not isinstance(path, int) and Path(path).parent == closed:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return stat(path, **options)
+
+        monkeypatch.setattr(os, "stat", refuse)  # what other users than root get
+        assert len(poll(experiments, clock)) == MANY
+        assert len(local_facts(tmp_path)) == MANY
+
+    def test_names_a_folder_that_was_removed(
+        self, experiments: LocalExperiments, clock: Clock, tmp_path: Path
+    ) -> None:
+        tmp_path.rename(tmp_path.with_name("moved"))
+        for read in (lambda: experiments.summaries(USER), lambda: experiments.model(USER, "e01")):
+            with pytest.raises(StorageError, match=r"cannot list .*: No such file or directory"):
+                read()
 
     def test_shows_that_a_process_has_come_or_gone(
         self, experiments: LocalExperiments, clock: Clock, monkeypatch: pytest.MonkeyPatch
