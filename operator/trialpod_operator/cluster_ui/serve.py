@@ -110,11 +110,11 @@ class SharedPage:
         self._client.close()
 
 
-def serve_shared(host: str = "0.0.0.0", port: int = PORT) -> int:
+def serve_shared(host: str = "", port: int = PORT) -> int:
     """Serve the page until SIGTERM; return the exit status.
 
     Args:
-        host: address to listen on.
+        host: address to listen on; "" = all, of IPv4 and IPv6.
         port: the same.
 
     Raises:

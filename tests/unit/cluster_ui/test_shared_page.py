@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,13 @@ from starlette.testclient import TestClient
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.s3 import routes as s3_routes
 from trialpod_operator.cluster_ui import experiments as shared
+from trialpod_operator.cluster_ui import serve
 from trialpod_operator.cluster_ui.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS
 from trialpod_operator.cluster_ui.serve import SharedOptions, SharedPage
 from trialpod_operator.experiment.replica.journal_layout import JOURNAL, folder_of, piece_key
 from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored, write_stored
 from trialpod_operator.kube_client.kubeconfig import find_access
+from trialpod_operator.ui.serve import PageServer
 
 Json = dict[str, Any]
 HOST = "http://127.0.0.1:8080"
@@ -371,6 +375,36 @@ class TestActions:
         assert client.post(url, json={}).status_code == 403
         other = client_of(acting, ANN).get("/api/session").json()["token"]
         assert client.post(url, json={}, headers={"x-trialpod-token": other}).status_code == 403
+
+
+class TestListening:
+    def test_serves_clients_of_both_families(self, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In a cluster with IPv6 alone, pods have no other address."""
+        answers: dict[socket.AddressFamily, int] = {}
+
+        class Visited(PageServer):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                for each in self.servers[0].sockets:
+                    address = "::1" if each.family == socket.AF_INET6 else "127.0.0.1"
+                    reader, writer = await asyncio.open_connection(address, each.getsockname()[1])
+                    writer.write(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+                    answers[each.family] = int((await reader.readline()).split()[1])
+                    writer.close()
+                self.should_exit = True
+
+        monkeypatch.setattr(serve, "PageServer", Visited)
+        assert serve.serve_shared(port=0) == 0
+        assert answers == dict.fromkeys([socket.AF_INET, *([socket.AF_INET6] if has_ipv6() else [])], 303)
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine has it."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 class TestBounds:
