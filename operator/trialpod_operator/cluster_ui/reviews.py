@@ -7,7 +7,8 @@ none. A SubjectAccessReview says what that user may do.
 Invariants:
 
 * Tokens are kept as SHA-256 only, and are in no message, log or representation.
-* Memory is bounded, and so is the rate of reviews of tokens that are not known.
+* Memory is bounded, and so is the rate of reviews of tokens that are not known. It limits no user whose token was
+  accepted within the last hour: guessed tokens lock out no session.
 * No answer is never taken for a "yes": what cannot be asked is a `ReviewUnavailableError`.
 * Every method may be called from any thread. One question is asked once at a time.
 """
@@ -35,6 +36,9 @@ T = TypeVar("T")
 BELIEVED_S = 10.0
 """How long an answer of the API server counts."""
 
+ACCEPTED_S = 3600.0
+"""How long a token that the API server accepted is reviewed again without counting as unknown."""
+
 SIZE = 10_000
 MAX_TOKEN_BYTES = 16 * 1024
 UNKNOWN_TOKENS = Rate(per_s=20.0, burst=100.0)
@@ -60,9 +64,11 @@ class Reviews:
 
     def __init__(self, ask: Ask, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
+        self._clock = clock
         self._users: _Believed[User | None] = _Believed(clock)
         self._permissions: _Believed[bool] = _Believed(clock)
-        self._limit_lock = threading.Lock()
+        self._limit_lock = threading.Lock()  # guards what follows
+        self._accepted: OrderedDict[bytes, float] = OrderedDict()  # hash of a token -> until when; oldest first
         self._unknown = RateLimiter(UNKNOWN_TOKENS, clock=clock)
 
     def user(self, token: str) -> User | None:
@@ -74,14 +80,19 @@ class Reviews:
         if not token or len(token) > MAX_TOKEN_BYTES or not token.isascii() or not token.isprintable():
             return None
 
+        digest = hashlib.sha256(token.encode()).digest()
+
         def ask() -> User | None:
             with self._limit_lock:
-                wait = self._unknown.take("all")
+                known = self._accepted.get(digest, 0.0) > self._clock()
+                wait = 0.0 if known else self._unknown.take("all")
             if wait > 0.0:
                 raise ReviewUnavailableError("too many tokens wait to be checked; try again in a minute")
-            return _user_of(self._answer(TOKEN_REVIEWS, "TokenReview", {"token": token}))
+            found = _user_of(self._answer(TOKEN_REVIEWS, "TokenReview", {"token": token}))
+            self._record(digest, accepted=found is not None)
+            return found
 
-        found = self._users.get(hashlib.sha256(token.encode()).digest(), ask)
+        found = self._users.get(digest, ask)
         return None if found is None else dataclasses.replace(found, token=token)
 
     def may(self, user: User, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
@@ -112,6 +123,14 @@ class Reviews:
             return status.get("allowed") is True and status.get("denied") is not True
 
         return self._permissions.get((identity, verb, resource, namespace, name), ask)
+
+    def _record(self, digest: bytes, *, accepted: bool) -> None:
+        with self._limit_lock:
+            self._accepted.pop(digest, None)
+            if accepted:
+                self._accepted[digest] = self._clock() + ACCEPTED_S
+            while len(self._accepted) > SIZE:
+                self._accepted.popitem(last=False)
 
     def _answer(self, path: str, kind: str, spec: Json) -> Mapping[str, Any]:
         group = path.removeprefix("/apis/").rpartition("/")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,6 +95,28 @@ class TestUsers:
         with pytest.raises(ReviewUnavailableError, match="too many tokens"):
             reviews.user("one more")
         assert len(api.asked) == UNKNOWN_TOKENS.burst
+
+    def test_a_flood_of_tokens_locks_no_user_out(self, api: Api, reviews: Reviews) -> None:
+        def flood() -> None:
+            with contextlib.suppress(ReviewUnavailableError):
+                for number in range(1000):
+                    reviews.user(f"{api.now}-{number}")
+
+        yes = api.answer
+        assert reviews.user("t") is not None
+        api.now += BELIEVED_S + 1.0
+        api.answer = {"authenticated": False}
+        flood()
+        api.answer = yes
+        assert reviews.user("t") is not None
+        api.now += BELIEVED_S + 1.0
+        api.answer = {"authenticated": False}
+        assert reviews.user("t") is None
+        flood()
+        api.now += BELIEVED_S + 0.001
+        flood()
+        with pytest.raises(ReviewUnavailableError):  # it is a token like any other now
+            reviews.user("t")
 
 
 class TestRights:
