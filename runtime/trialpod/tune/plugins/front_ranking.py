@@ -51,7 +51,7 @@ class FrontRanking:
         return self._meeting + len(self._missed)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the fronts as JSON data: to sort 10,000 points of three objectives anew takes seconds."""
+        """Return the fronts as JSON data: to sort 10,000 points of three objectives takes seconds."""
         return {"fronts": [[list(point) for point in front] for front in self._fronts], "missed": list(self._missed)}
 
     def add(self, point: Sequence[float]) -> int:
