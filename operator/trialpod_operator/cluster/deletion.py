@@ -22,7 +22,8 @@ import msgspec
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.api.models import API_VERSION, KIND, TuneExperiment
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.services import Services
@@ -100,13 +101,14 @@ async def delete_stored(
 
 async def _delete(services: Services, namespace: str, item: Mapping[str, Any], keys: Path) -> bool:
     """Delete for a while; return whether nothing is left."""
-    clean = {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "deletionTimestamp"}}
-    checked = check_stored(clean)
-    if checked.experiment is None:
+    status = item.get("status") or {}
+    if not (status.get("startTime") or status.get("storageUri")) and check_stored(item).experiment is None:
         return True  # it never ran, so it has no data
-    experiment = storage_access.with_storage(checked.experiment, namespace, services.options.storage_rules)
+    experiment = storage_access.with_storage(_located(item), namespace, services.options.storage_rules)
     storage = experiment.spec.storage
     assert storage is not None
+    if storage.deletion_policy != "Delete":
+        return True  # it was changed, and no pass came between the change and the deletion
     files: dict[str, bytes] = {}
     if storage.credentials_secret:
         secret = await services.kube.get(paths.secrets(namespace), storage.credentials_secret)
@@ -130,3 +132,18 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
             storage.close()
 
     return await asyncio.get_running_loop().run_in_executor(None, delete)
+
+
+def _located(item: Mapping[str, Any]) -> TuneExperiment:
+    """Return what of the experiment says where it is; the rest of its spec may have become invalid since it ran.
+
+    Raises:
+        StorageProblemError: its storage is invalid too.
+    """
+    storage = (item.get("spec") or {}).get("storage")
+    spec = {"trainable": {"entrypoint": "none:none"}} | ({"storage": storage} if storage is not None else {})
+    metadata = {"name": item["metadata"]["name"]}
+    checked = check_stored({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec})
+    if checked.experiment is None:
+        raise storage_access.StorageProblemError(Reason.INVALID_SPEC, "; ".join(map(str, checked.problems)))
+    return checked.experiment

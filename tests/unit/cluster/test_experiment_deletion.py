@@ -11,7 +11,7 @@ from cluster_world import Play, World
 from memory_storage import unavailable
 from virtual_time import until
 
-from trialpod_operator.cluster import deletion
+from trialpod_operator.cluster import deletion, names
 from trialpod_operator.cluster import kube as paths
 
 STORAGE = {"uri": "s3://bucket/runs", "deletionPolicy": "Delete"}
@@ -66,6 +66,59 @@ def test_a_change_of_mind_about_the_data_counts(play: Play) -> None:
         assert world.storage.values
 
     play(scenario)
+
+
+def test_a_change_of_mind_right_before_it_counts(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await begun(world)
+        await world.change(storage={"deletionPolicy": "Retain"})
+        await delete(world)
+        await until(lambda: not world.experiment, 60.0)
+        assert world.storage.values
+
+    play(scenario)
+
+
+class TestInvalidSpec:
+    """A spec that was changed to an invalid one, which the experiment does not follow."""
+
+    def test_of_one_that_has_run_does_not_keep_the_data(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await begun(world)
+            await world.change(resources={"cpus": 1})
+            await until(lambda: world.condition("Stalled"), 60.0)
+            await delete(world)
+            await until(lambda: not world.experiment, 60.0)
+            assert world.storage.values == {}
+
+        play(scenario)
+
+    def test_of_its_storage_is_named_and_given_up_soon(self, play: Play, caplog: pytest.LogCaptureFixture) -> None:
+        async def scenario(world: World) -> None:
+            await begun(world)
+            await world.change(storage={"credentialsSecret": "No Name"})
+            await delete(world)
+            await until(lambda: not world.experiment, deletion.NO_KEYS_GIVE_UP_S + 30.0)
+            assert world.storage.values
+
+        play(scenario)
+        assert "the data of team/digits stays where it is" in caplog.text
+        assert "spec.storage.credentialsSecret: " in caplog.text
+
+    def test_of_one_that_never_ran_deletes_nothing(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await begun(world, deletionPolicy="Retain")
+            await delete(world)
+            await until(lambda: not world.experiment, 60.0)
+            await world.apply(storage=STORAGE, resources={"cpus": 1})
+            finalizers = {"metadata": {"finalizers": [names.STORAGE_FINALIZER]}}
+            await world.client.patch(paths.experiments("team"), "digits", finalizers)
+            await until(lambda: world.condition("Stalled"), 60.0)
+            await delete(world)
+            await until(lambda: not world.experiment, 60.0)
+            assert world.storage.values
+
+        play(scenario)
 
 
 def test_silent_storage_is_retried_and_finally_given_up(play: Play) -> None:
