@@ -32,6 +32,8 @@ class ApiError(TrialpodError):
 
     Attributes:
         temporary: the same request may succeed later without any change.
+        method: of the request.
+        path: of the request.
         status: of the answer; 0 = there was none.
         reason: the API server's word for it, such as "AlreadyExists".
         detail: its message.
@@ -43,6 +45,8 @@ class ApiError(TrialpodError):
     def __init__(
         self, method: str, path: str, status: int, body: Mapping[str, Any], retry_after_s: float = 0.0
     ) -> None:
+        self.method = method
+        self.path = path
         self.status = status
         self.reason = str(body.get("reason") or "")
         self.detail = str(body.get("message") or "no message")

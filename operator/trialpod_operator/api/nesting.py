@@ -1,7 +1,7 @@
 """How deeply a manifest may be nested, and reading what is nested deeper.
 
-The API server keeps objects of up to 10,000 levels, and whoever may create a TuneExperiment or a TuneTrial can make
-one. Python's decoders raise RecursionError from 1,000 on; a list with one such object could not be read at all.
+The API server keeps objects of up to 10,000 levels, and any user who may create a TuneExperiment or a TuneTrial can
+make one. Python's decoders raise RecursionError from 1,000 on; a list with one such object could not be read at all.
 """
 
 from __future__ import annotations

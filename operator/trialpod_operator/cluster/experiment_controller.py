@@ -27,7 +27,7 @@ from trialpod.protocol.messages import (
 )
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.api_errors import ApiError, NotServedError
+from trialpod_operator.api.api_errors import ApiError, ForbiddenError, NotServedError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -53,6 +53,7 @@ from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.build import GPU, ObjectRef
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.cluster.pods.rejected import request_refusal
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.shell import ClusterShell
 from trialpod_operator.cluster.status.conditions import Problem, is_starting
@@ -279,10 +280,18 @@ class ExperimentController:
             try:
                 again = await self._advance(item)
                 self._fenced_openings, self._emptied = 0, False
-            except (StorageError, InvalidInputError, FencedError, storage_access.StorageProblemError) as error:
+            except (
+                StorageError,
+                InvalidInputError,
+                FencedError,
+                ForbiddenError,
+                storage_access.StorageProblemError,
+            ) as error:
                 problem, again = await self._problem_of(error, was_open=was_open)
         if problem is None and self.open:
             problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
+            if problem is None and self._storage.unreadable is not None:
+                problem = self._forbidden(self._storage.unreadable)
             if problem is None and self._durable is not None and self._durable.decisions is not None:
                 problem = self._decider.problem(self._durable.decisions)
         # The status says what the steps before have found. Neither they nor the next pass wait for it.
@@ -302,6 +311,8 @@ class ExperimentController:
         """Return what the status says about an error, None for nothing, and in how many seconds to try again."""
         reason, message, stalled = Reason.REFUSED, str(error), True
         match error:
+            case ForbiddenError():
+                return self._forbidden(error), RETRY_S
             case storage_access.StorageProblemError():
                 return Problem(reason=error.reason, message=message, stalled=True), RETRY_S
             case StorageCredentialsError() | StorageDeniedError():
@@ -328,6 +339,12 @@ class ExperimentController:
             case StorageMovedError():
                 reason = Reason.STORAGE_MOVED
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
+
+    def _forbidden(self, error: ForbiddenError) -> Problem:
+        why = request_refusal(error)
+        if self._finding is None or self._finding.problem is None or self._finding.problem.message != why.text:
+            logger.warning("%s: %s", self.key, error)
+        return Problem(reason=why.reason, message=why.text, stalled=why.severity == "stuck")
 
     async def hand_over(self, timeout_s: float) -> None:
         """Commit what is pending, if the storage answers in time, and release the experiment."""
@@ -800,8 +817,9 @@ class ExperimentController:
         return make_plan(experiment, location, self._namespace, stored, code, self._decider.code)
 
     async def _refresh_keys(self, experiment: TuneExperiment) -> None:
-        refused = self._durable is not None and self._durable.keys_refused
-        await self._storage.refresh_keys(experiment, refused=refused)
+        durable = self._durable
+        refused = durable is not None and durable.keys_refused
+        await self._storage.refresh_keys(experiment, refused=refused, in_use=durable is not None)
 
     async def _compare_code(self, experiment: TuneExperiment) -> None:
         """Report when the code in a ConfigMap is no longer what trials run."""

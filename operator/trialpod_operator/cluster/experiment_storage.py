@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from trialpod_operator.api.api_errors import ForbiddenError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import storage_access
@@ -48,6 +49,8 @@ class ExperimentStorage:
         self._services = services
         self._keys: dict[str, bytes] = {}  # the files of the Secret
         self._keys_read_at = 0.0
+        self.unreadable: ForbiddenError | None = None
+        """Why the Secret could not be read last, while the keys from before are used."""
 
     @property
     def work_dir(self) -> Path:
@@ -64,12 +67,13 @@ class ExperimentStorage:
         rules = self._services.options.storage_rules
         return storage_access.location(experiment, self.keys_dir, self._keys, rules)
 
-    async def refresh_keys(self, experiment: TuneExperiment, *, refused: bool) -> None:
+    async def refresh_keys(self, experiment: TuneExperiment, *, refused: bool, in_use: bool) -> None:
         """Read the Secret with the keys again, if that is due.
 
         Args:
             experiment: the manifest.
             refused: the storage refuses the keys.
+            in_use: the experiment is open: it continues with the keys that it has if the Secret may not be read.
 
         Raises:
             StorageProblemError: the Secret or a key in it is missing.
@@ -79,9 +83,20 @@ class ExperimentStorage:
         assert storage is not None
         now = self._services.clock()
         interval = REFUSED_INTERVAL_S if refused else SECRET_INTERVAL_S
-        if not storage.credentials_secret or (self._keys and now - self._keys_read_at < interval):
+        if not storage.credentials_secret:
+            self.unreadable = None
             return
-        secret = await self._services.kube.get(paths.secrets(self._namespace), storage.credentials_secret)
+        if self._keys and now - self._keys_read_at < interval:
+            return
+        try:
+            secret = await self._services.kube.get(paths.secrets(self._namespace), storage.credentials_secret)
+        except ForbiddenError as error:
+            if not in_use or not self._keys:
+                raise
+            self.unreadable = error
+            self._keys_read_at = now - interval + REFUSED_INTERVAL_S
+            return
+        self.unreadable = None
         self._keys = storage_access.secret_data(storage, secret)
         self._keys_read_at = now
         storage_access.write_secret(self.keys_dir, self._keys)

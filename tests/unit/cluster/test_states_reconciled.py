@@ -11,6 +11,7 @@ from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod.storage.base import StorageUnavailableError
+from trialpod_operator.cluster import kube as paths
 
 
 class TestRunning:
@@ -48,6 +49,88 @@ class TestRunning:
             await world.until_over()
 
         play(scenario)
+
+
+def forbidden(part: str, message: str) -> fake_api.Fault:
+    """Return a fault that refuses requests to paths with `part`."""
+
+    def fault(method: str, path: str, _body: Any) -> Any:
+        if part in path and method in ("GET", "POST"):
+            return fake_api.error(method, path, 403, "Forbidden", f"{part} is forbidden: {message}")
+        return None
+
+    return fault
+
+
+class TestForbidden:
+    @pytest.mark.parametrize(
+        ("message", "reason", "stalled", "says"),
+        [
+            (
+                "exceeded quota: small, requested: configmaps=1, used: configmaps=3, limited: configmaps=3",
+                "QuotaExceeded",
+                False,
+                "configmaps=3 of configmaps=3 (POST /api/v1/namespaces/team/configmaps); raise the quota",
+            ),
+            (
+                'admission webhook "policy.example.com" denied the request: no ConfigMaps here',
+                "PolicyDenied",
+                True,
+                "policy.example.com does not allow the request: configmaps is forbidden: admission webhook",
+            ),
+        ],
+        ids=["quota", "policy"],
+    )
+    def test_opening_says_why(self, play: Play, message: str, reason: str, stalled: bool, says: str) -> None:
+        async def scenario(world: World) -> None:
+            world.operator.kube.faults.append(forbidden("configmaps", message))
+            await world.apply()
+            await until(lambda: bool(world.condition("Ready")), 30.0, "the status says why")
+            assert world.condition("Ready")["status"] == "False"
+            assert world.condition("Ready")["reason"] == reason
+            assert says in world.condition("Ready")["message"]
+            assert bool(world.condition("Stalled")) is stalled
+            world.operator.kube.faults.clear()
+            await world.until_over()
+            assert world.condition("Succeeded")["status"] == "True"
+
+        play(scenario)
+
+    def test_secret_while_trials_run_says_why_and_holds_up_nothing(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            data = {"AWS_ACCESS_KEY_ID": "a2V5", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0"}
+            await world.client.create(paths.secrets("team"), {"metadata": {"name": "keys"}, "data": data})
+            world.pods.behaviour.steps = 200
+            storage = {"uri": "s3://bucket/runs", "credentialsSecret": "keys"}
+            await world.apply(numSamples=2, maxConcurrentTrials=1, storage=storage)
+            await world.until_running()
+            fault = forbidden("secrets", 'User "operator" cannot get resource "secrets" in API group ""')
+            reads = []
+
+            def refuse(method: str, path: str, body: Any) -> Any:
+                if (refusal := fault(method, path, body)) is not None:
+                    reads.append(path)
+                return refusal
+
+            world.operator.kube.faults.append(refuse)
+            await until(lambda: world.condition("Ready")["status"] == "False", what="the status says why")
+            assert world.condition("Ready")["reason"] == "OperatorForbidden"
+            assert "(operator) may not get secrets in this namespace" in world.condition("Ready")["message"]
+            before = len(reads)
+            await asyncio.sleep(60.0)
+            assert 3 <= len(reads) - before <= 6
+            (pod,) = world.pods.live()
+            world.pods.kill(pod, 1, "Error")
+            await until(lambda: pod["metadata"]["name"] not in names_of(world.pods.live()), what="it is handled")
+            await until(lambda: bool(world.pods.live()), what="the next trial starts")
+            world.operator.kube.faults.clear()
+            await until(lambda: world.condition("Ready")["status"] == "True", what="that is over")
+
+        play(scenario)
+
+
+def names_of(pods: list[fake_api.Object]) -> list[str]:
+    return [str(pod["metadata"]["name"]) for pod in pods]
 
 
 class TestRefusedStatus:

@@ -1,4 +1,4 @@
-"""Why the API server refused to create a trial's pod, in words, with the next step.
+"""Why the API server refused to create a trial's pod, or what else the operator asked for, with the next step.
 
 The strings are those of the admission plug-ins in the Kubernetes source: ResourceQuota, LimitRanger, PodSecurity,
 Priority, ServiceAccount, NamespaceLifecycle.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.api.pod_fields import hint_for
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.reading import PendingReason, Severity, foreign
@@ -33,6 +34,13 @@ _TEMPORARY = {
 }
 """Refusals that may end without help; all others need it."""
 
+_REQUEST_REMEDIES = {
+    Reason.OPERATOR_FORBIDDEN: Reason.OPERATOR_FORBIDDEN.remedy,
+    Reason.QUOTA_EXCEEDED: "raise the quota",
+    Reason.QUOTA_NEEDS_RESOURCES: "change the quota",
+}
+_THE_POD = re.compile(r"\bthe pod\b")
+
 
 def rejection_reason(
     status: int, reason: str, message: str, now: float | None = None, *, kind: str = ""
@@ -53,6 +61,15 @@ def rejection_reason(
     return PendingReason(reason=found, message=text, remedy=found.remedy, severity=severity, since=now)
 
 
+def request_refusal(error: ApiError) -> PendingReason:
+    """Return why the API server does not allow a request of the operator's that is not for a pod."""
+    found, text = _explain(error.status, error.reason, error.detail, foreign(error.detail, 600))
+    remedy = _REQUEST_REMEDIES.get(found, "ask the cluster's administrator")
+    text = f"{_THE_POD.sub('the request', text)} ({error.method} {error.path})"
+    severity: Severity = "waiting" if found in _TEMPORARY else "stuck"
+    return PendingReason(reason=found, message=text, remedy=remedy, severity=severity)
+
+
 def _of_kind(kind: str, status: int, message: str, found: Reason, text: str) -> tuple[Reason, str]:
     """Return the same for an object of another kind."""
     if status == 404 and found is not Reason.NAMESPACE_TERMINATING:
@@ -65,7 +82,7 @@ def _of_kind(kind: str, status: int, message: str, found: Reason, text: str) -> 
         )
     if found is Reason.OPERATOR_FORBIDDEN:
         return found, f"{text}; it needs create, get, list, patch and delete for the kinds of the chart's trialKinds"
-    return found, re.sub(r"\bthe pod\b", f"the {kind}", text)
+    return found, _THE_POD.sub(f"the {kind}", text)
 
 
 def _explain(status: int, reason: str, message: str, words: str) -> tuple[Reason, str]:
