@@ -114,6 +114,11 @@ class TestPlaceholders:
             ("${trialParameters.optimizer.name}", "sgd"),
             ("${trialParameters.workers:json}", 2),
             ("${trialParameters.dropout=0.5}", "0.5"),
+            ("${trialParameters.workers=1:json}", 2),
+            ("${trialParameters.none=3:json}", 3),
+            ('${trialParameters.none="a:b":json}', "a:b"),
+            ("--n=${trialParameters.none=true:json}", "--n=true"),
+            ("${trialParameters.none=a:json:b}", "a:json:b"),
             ("${trialSpec.Name}.${trialSpec.Namespace}", "digits-0-1.team"),
             ("$(VAR) ${HOME} {{inputs.parameters.x}} {lr}", "$(VAR) ${HOME} {{inputs.parameters.x}} {lr}"),
         ],
@@ -197,6 +202,20 @@ class TestRefusals:
                 {},
                 ("template", "spec", "x"),
                 "${trialSpec.Name} and",
+            ),
+            *(
+                (
+                    {"spec": {"template": POD, "x": text}},
+                    {},
+                    ("template", "spec", "x"),
+                    "has a default that is not JSON",
+                )
+                for text in (
+                    "${trialParameters.lr=fast:json}",
+                    "${trialParameters.lr=NaN:json}",
+                    "${trialParameters.lr=\ud800:json}",
+                    "${trialParameters.lr=" + "[" * 5000 + ":json}",
+                )
             ),
             (
                 {"spec": {"template": {"spec": {"containers": [{"name": "a", "command": ["x"]}]}}}},
