@@ -8,7 +8,9 @@ trial's next attempts, until the trial has ended.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
+import io
 import os
 import sys
 import time
@@ -19,9 +21,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.protocol.output import lines_of
 from trialpod_operator.cluster import names
 from trialpod_operator.commands import target
+from trialpod_operator.kube_client.pod_output import PodOutput, attempt_of
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
@@ -64,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidInputError(f"logs {given}: name one trial, or an experiment and one of its trials")
     if options.tail is not None and options.tail < 0:
         raise InvalidInputError(f"--tail {options.tail}: must be 0 or more")
+    if options.follow and options.previous:
+        raise InvalidInputError("-f follows the running attempt, -p shows those before it; choose one of them")
     location, trial = local_trial(options)
     return _print_from_cluster(options) if location is None else _print_local(location, trial, options)
 
@@ -72,8 +76,8 @@ def _print_from_cluster(options: argparse.Namespace) -> int:
     with target.connect_for(options.name[0], options) as api:
         item, trial = target.find_trial(api, *options.name)
         reader = LogReader(api, item, trial, target.cluster_flags(options, api.namespace), rank=options.rank)
-        if options.follow and not options.previous:
-            return reader.follow(sys.stdout.buffer)
+        if options.follow:
+            return reader.follow(sys.stdout.buffer, options.tail)
         lines = reader.earlier() if options.previous else reader.latest()
         return write(lines, sys.stdout.buffer, options.tail)
 
@@ -114,6 +118,16 @@ def _print_local(location: str, trial: str, options: argparse.Namespace) -> int:
 
     if options.rank:
         raise InvalidInputError(f"--rank {options.rank}: a trial has one process here; ranks are pods of a cluster")
+    if options.previous:
+        raise InvalidInputError(
+            "-p is for a trial in a cluster, whose attempts have pods of their own; here the output of all attempts "
+            "is in one file: leave -p out"
+        )
+    if options.follow and local_folder(location) is None:
+        raise InvalidInputError(
+            f"-f: {location} is in a bucket, to which the output of a running trial is copied now and then; follow "
+            "it where the experiment runs, or leave -f out"
+        )
     with reading(location) as experiment:
         known = list(experiment.engine.state.trials.values())
         if not trial and len(known) != 1:
@@ -123,15 +137,16 @@ def _print_local(location: str, trial: str, options: argparse.Namespace) -> int:
             )
         found = find(experiment, trial) if trial else known[0]
         path, trial_id, ended = experiment.path(found), found.trial_id, found.ended
-        if options.follow and local_folder(location) is not None:
-            return follow_file(Path(path, LOG_FILE), sys.stdout.buffer, lambda: _is_over(experiment, trial_id))
+        if options.follow:
+            log = Path(path, LOG_FILE)
+            return follow_file(log, sys.stdout.buffer, lambda: _is_over(experiment, trial_id), tail=options.tail)
     if local_folder(location) is None:
         try:
             folder, _, name = path.rpartition("/")
             data = open_storage(folder).read(f"{name}/{LOG_FILE}")
         except KeyMissingError:
             raise _no_output(trial_id, ended=ended) from None
-        return write(data.splitlines(keepends=True), sys.stdout.buffer, options.tail)
+        return write(io.BytesIO(data), sys.stdout.buffer, options.tail)
     log = Path(path, LOG_FILE)
     try:
         if not log.stat().st_size:
@@ -159,6 +174,7 @@ def follow_file(
     out: IO[bytes],
     is_over: Callable[[], bool],
     *,
+    tail: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -168,10 +184,11 @@ def follow_file(
         log: the file; it need not be there yet.
         out: where to.
         is_over: whether nothing comes any more.
+        tail: of what is there already only the last lines, so many; None = all.
         clock: seconds, monotonic.
         sleep: waits some seconds.
     """
-    offset = 0
+    offset = 0 if tail is None else _start_of_tail(log, tail)
     asked_at = clock() - STATE_INTERVAL_S
     while True:
         over = False
@@ -181,6 +198,17 @@ def follow_file(
         if over:
             return 0
         sleep(FILE_POLL_INTERVAL_S)
+
+
+def _start_of_tail(log: Path, tail: int) -> int:
+    """Return where the last lines of a file begin; 0 when it is not there."""
+    starts: deque[int] = deque(maxlen=tail)
+    end = 0
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+        for line in file:
+            starts.append(end)
+            end += len(line)
+    return starts[0] if starts else end
 
 
 def _copy_file(log: Path, offset: int, out: IO[bytes]) -> int:
@@ -247,6 +275,8 @@ class LogReader:
         self._rank = rank
         self._clock = clock
         self._sleep = sleep
+        self._output = PodOutput(api, str(trial["spec"].get("trialId")))
+        self._shown: int | None = None  # the attempt whose output was written last
         self.name = str(trial["metadata"]["name"])
 
     def latest(self) -> Iterator[bytes]:
@@ -293,38 +323,91 @@ class LogReader:
                 f"the pod of {self.name} is gone; its output is in {where}/{LOG_FILE}, which cannot be read from "
                 f"here: {error}"
             ) from error
-        return iter(data.splitlines(keepends=True))
+        return io.BytesIO(data)
 
-    def follow(self, out: IO[bytes]) -> int:
-        """Write the output of the trial's attempts as it comes, until the trial has ended."""
+    def follow(self, out: IO[bytes], tail: int | None = None) -> int:
+        """Write the output of the trial's attempts as it comes, until the trial has ended.
+
+        Args:
+            out: where to.
+            tail: of the first pod's output so far only the last lines, so many; None = all.
+
+        Raises:
+            TrialpodError: the trial was deleted before it printed anything, or may not be read.
+        """
+        from trialpod_operator.api.api_errors import ApiError
+        from trialpod_operator.kube_client.api import ClusterUnreachableError
+
+        last_notice = ""
+        ended_at: float | None = None
+        while True:
+            try:
+                if not self._refresh():
+                    return self._deleted()
+                if ended_at is None and target.trial_state(self._trial) in _ENDED:
+                    ended_at = self._clock()
+                pod = self._pod(unread=True)
+                if pod is None and ended_at is not None:
+                    break
+                notice = self._waiting()
+                if pod is not None and self._copy(pod, out, tail if self._shown is None else None):
+                    notice = last_notice = ""
+                    if not self._output.is_wanted(pod):
+                        continue
+            except (ClusterUnreachableError, ApiError) as error:
+                if isinstance(error, ApiError) and not error.temporary:
+                    raise
+                notice = f"{error}; retrying"
+            if ended_at is not None and self._clock() - ended_at >= UPLOAD_TIMEOUT_S:
+                break  # the pod cannot be read: its node is lost
+            if notice and notice != last_notice:
+                self._print_notice(notice)
+                last_notice = notice
+            self._sleep(POLL_INTERVAL_S)
+        return 0 if self._shown is not None else write(self._stored_soon() or self._nothing(), out, tail)
+
+    def _refresh(self) -> bool:
+        """Take in how the trial is; return False when it was deleted."""
+        found = self._api.find_trial(self.name)
+        if found is None or found["metadata"].get("uid") != self._trial["metadata"].get("uid"):
+            return False
+        self._trial = found
+        return True
+
+    def _deleted(self) -> int:
+        if self._shown is None:
+            raise TrialpodError(f"{self.name} was deleted while this waited for its output")
+        self._print_notice(f"{self.name} was deleted")
+        return 0
+
+    def _copy(self, pod: Json, out: IO[bytes], tail: int | None) -> bool:
+        """Write what a pod prints until its output ends; return False when it has none, or not yet.
+
+        Raises:
+            ApiError: the request may succeed later; so it is with the next one.
+            ClusterUnreachableError: the connection broke off.
+        """
         from trialpod_operator.api.api_errors import BadRequestError, NotFoundError
 
-        last_reason = ""
-        shown: set[str] = set()
-        while True:
-            pod = self._pod(exclude=shown)
-            if pod is not None:
-                try:
-                    if shown:
-                        self._print_notice(f"attempt {pod['metadata']['labels'].get(names.ATTEMPT_LABEL)}:")
-                    for line in self._lines(pod, follow=True):
-                        out.write(line)
-                        out.flush()
-                    shown.add(pod["metadata"]["uid"])
-                    last_reason = ""
-                    continue
-                except (BadRequestError, NotFoundError):
-                    pass  # the container has not started, or the pod was deleted in this moment
-            self._trial = self._api.find_trial(self.name) or self._trial
-            if str((self._trial.get("status") or {}).get("state")) in _ENDED and pod is None:
-                if not shown:
-                    return write(self._stored_soon() or self._nothing(), out, None)
-                return 0
-            why = self._waiting()
-            if why and why != last_reason:
-                self._print_notice(why)
-                last_reason = why
-            self._sleep(POLL_INTERVAL_S)
+        attempt = attempt_of(pod)
+        try:
+            if tail is not None:
+                for line in deque(self._output.lines(pod), maxlen=tail):
+                    out.write(line)
+                out.flush()
+                self._shown = attempt
+            if self._output.is_wanted(pod):
+                for line in self._output.lines(pod, follow=True):
+                    if self._shown not in (None, attempt):
+                        self._print_notice(f"attempt {attempt}:")
+                    self._shown = attempt
+                    out.write(line)
+                    out.flush()
+        except (BadRequestError, NotFoundError):
+            return False  # the container has not started, or the pod was deleted in this moment
+        if self._shown is None:
+            self._shown = attempt
+        return True
 
     def _stored_soon(self) -> Iterator[bytes] | None:
         deadline = self._clock() + UPLOAD_TIMEOUT_S
@@ -332,17 +415,15 @@ class LogReader:
             self._sleep(POLL_INTERVAL_S)
         return found
 
-    def _pod(self, exclude: set[str] | None = None) -> Json | None:
-        """Return the pod of the trial's newest attempt that there is."""
-        from trialpod_operator.commands.target import attempt_of
-
+    def _pod(self, *, unread: bool = False) -> Json | None:
+        """Return the pod of the trial's newest attempt that there is; with `unread` only one with more to read."""
         wanted = self._trial["spec"].get("trialId")
         pods = [
             pod
             for pod in self._api.pods(str(self._item["metadata"]["name"]))
             if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == wanted
-            and pod["metadata"].get("uid") not in (exclude or ())
             and str((pod["metadata"].get("labels") or {}).get(names.RANK_LABEL) or "0") == str(self._rank)
+            and (not unread or self._output.is_wanted(pod))
         ]
         return max(pods, key=attempt_of, default=None)
 
@@ -351,18 +432,9 @@ class LogReader:
         from trialpod_operator.api.api_errors import BadRequestError, NotFoundError
 
         try:
-            return iter(list(self._lines(pod)))
+            return iter(list(self._output.lines(pod)))
         except (BadRequestError, NotFoundError):
             return None
-
-    def _lines(self, pod: Json, *, follow: bool = False) -> Iterator[bytes]:
-        """Yield what the trial printed in a pod, which may have run others too."""
-        lines = self._api.log(pod["metadata"]["name"], container=container_of(pod), follow=follow)
-        made_for = (pod["metadata"].get("annotations") or {}).get(names.MADE_FOR_ANNOTATION)
-        if not made_for:
-            return iter(lines)
-        first = str(made_for).rpartition("/")[0]
-        return lines_of(lines, str(self._trial["spec"].get("trialId")), first, until_next=follow)
 
     def _waiting(self) -> str:
         status = self._trial.get("status") or {}
@@ -390,12 +462,6 @@ class LogReader:
     @staticmethod
     def _print_notice(text: str) -> None:
         print(f"trialpod: {text}", file=sys.stderr, flush=True)
-
-
-def container_of(pod: Json) -> str:
-    """Return the container of a pod that runs the trial."""
-    found = [str(each["name"]) for each in (pod.get("spec") or {}).get("containers") or []]
-    return names.CONTAINER if names.CONTAINER in found or not found else found[0]
 
 
 command = Command(name="logs", help="show what a trial printed", configure=configure, run=run)

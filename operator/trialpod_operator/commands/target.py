@@ -288,12 +288,6 @@ def trial_state(trial: Json) -> str:
     return str((trial.get("status") or {}).get("state") or "PENDING")
 
 
-def attempt_of(pod: Json) -> int:
-    """Return the attempt that a pod was created for."""
-    text = str((pod["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL, ""))
-    return int(text) if text.isdecimal() else 0
-
-
 def confirmed(question: str) -> bool:
     """Ask a person; anything but yes is no."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

@@ -257,16 +257,33 @@ class Experiments:
             if not is_absent(error):
                 raise self._explained(error, "delete", names.EXPERIMENTS) from error
 
-    def log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[bytes]:
+    def log(
+        self,
+        pod: str,
+        *,
+        container: str = "",
+        follow: bool = False,
+        previous: bool = False,
+        timestamps: bool = False,
+        since: str = "",
+    ) -> Iterator[bytes]:
         """Yield the lines that a pod has printed; with `follow` until it ends.
+
+        Args:
+            pod: its name.
+            container: of the pod; "" = its only one.
+            follow: wait for more.
+            previous: of the container that ran before in its place.
+            timestamps: put the time before each line, to the nanosecond.
+            since: only lines of this time, to the second, or later.
 
         Raises:
             ApiError: there is no such pod, or it has not started.
             MissingRightError: the user may not read logs.
         """
-        query = {**({"container": container} if container else {}), **({"follow": "true"} if follow else {})}
-        if previous:
-            query["previous"] = "true"
+        flags = {"follow": follow, "previous": previous, "timestamps": timestamps}
+        query = {name: "true" for name, given in flags.items() if given}
+        query |= {name: text for name, text in (("container", container), ("sinceTime", since)) if text}
         try:
             yield from self.client.lines(f"{self._core_path('pods', pod)}/log", query=query)
         except (UnauthorizedError, ForbiddenError) as error:

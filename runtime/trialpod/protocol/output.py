@@ -64,16 +64,26 @@ def not_in(log: bytes, printed: bytes) -> bytes:
     return printed[more[bisect(more, False, key=lambda end: not log.startswith(printed[:end], at)) - 1] :]
 
 
-def lines_of(lines: Iterable[bytes], trial_id: str, first: str, *, until_next: bool = False) -> Iterator[bytes]:
+def marked_attempt(line: bytes) -> tuple[str, int] | None:
+    """Return the trial and its attempt whose output begins with a line; None for any other line."""
+    mark = _MARK_LINE.fullmatch(line)
+    return None if mark is None else (mark[1].decode(), int(mark[2]))
+
+
+def lines_of(
+    lines: Iterable[bytes], trial_id: str, first: str, *, first_attempt: int = 1, until: int | None = None
+) -> Iterator[bytes]:
     """Yield the lines that one trial printed, as they come.
 
     Args:
         lines: of the whole output, with their newlines.
         trial_id: whose are wanted.
         first: whose the lines before the first mark are.
-        until_next: end where another trial follows this one.
+        first_attempt: of that trial.
+        until: end where another trial follows this attempt of the wanted one, or a later; None = never.
     """
-    wanted, whose, held, begun = trial_id.encode(), first.encode(), b"", False
+    wanted, whose, held = trial_id.encode(), first.encode(), b""
+    begun = until is not None and whose == wanted and first_attempt >= until
     for line in lines:
         mark = _MARK_LINE.fullmatch(line)
         if mark is not None:
@@ -83,9 +93,9 @@ def lines_of(lines: Iterable[bytes], trial_id: str, first: str, *, until_next: b
         held = b""
         if mark is not None:
             whose = mark[1]
-            if until_next and begun and whose != wanted:
+            if begun and whose != wanted:
                 return
-            begun = begun or whose == wanted
+            begun = begun or (until is not None and whose == wanted and int(mark[2]) >= until)
         if line in (b"\n", b"\r\n"):
             held = line  # the newline of a mark, unless something else follows
         elif whose == wanted:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
+from api_server import ApiServer, Cut, Run, condition_of, experiment_object, trial_object
 
+from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.cluster import names
 
 Json = dict[str, Any]
@@ -341,35 +343,208 @@ def test_the_log_of_a_pod_that_is_gone_comes_from_the_storage(
     server.put("tunetrials", trial_object("climb", 4, "ERROR", storageUri=f"{folder}/trial_4", message="lost"))
     assert trialpod("logs", "climb", "3") == "it was\nhere\n"
     assert trialpod("logs", "climb", "3", "--previous") == "it was\nhere\n"
+    (folder / "trial_3" / "log.txt").write_text("1%\r2%\r3%\nend\n", newline="")
+    assert trialpod("logs", "climb", "3", "--tail", "2") == "1%\r2%\r3%\nend\n"
     assert "climb-d75de-00004 is ERROR: lost; no output of it is kept" in trialpod("logs", "climb", "4", status=1)
 
 
-def test_follow_shows_each_attempt_until_the_trial_ends(server: ApiServer) -> None:
-    from trialpod_operator.commands.logs import LogReader
-    from trialpod_operator.kube_client.client import Experiments
+class Followed:
+    """A trial whose output is followed; the steps are taken one after another, whenever the reader waits."""
 
-    server.put("tuneexperiments", climbing())
-    server.put("tunetrials", trial_object("climb", 3, "PENDING"))
-    steps = iter(["pod 1", "pod 2", "end"])
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.out = io.BytesIO()
+        server.put("tuneexperiments", climbing())
+        server.put("tunetrials", trial_object("climb", 3, "PENDING"))
 
-    def sleep(_seconds: float) -> None:
-        match next(steps):
-            case "pod 1":
-                server.put("pods", pod(3, 1))
-                server.routes["GET", f"{CORE}/pods/climb-d75de-00003-1/log"] = b"one\n"
-            case "pod 2":
-                server.objects.pop(("pods", "climb-d75de-00003-1"))
-                server.put("pods", pod(3, 2))
-                server.routes["GET", f"{CORE}/pods/climb-d75de-00003-2/log"] = b"two\n"
-            case "end":
-                server.objects.pop(("pods", "climb-d75de-00003-2"))
-                server.put("tunetrials", trial_object("climb", 3, "TERMINATED"))
+    def runs(self, attempt: int, *, name: str = "", number: int = 3) -> None:
+        """The trial, or another one, runs in a pod of its own, or in one that is there."""
+        made = pod(number, attempt)
+        if name:
+            made["metadata"] |= {"name": name, "uid": name, "annotations": {"trialpod.dev/made-for": "d75de_00003/1"}}
+        self.server.put("pods", made)
 
-    out = io.BytesIO()
-    with Experiments.connect() as api:
-        item, trial = api.get("climb"), api.trials("climb")[0]
-        assert LogReader(api, item, trial, "-n team", sleep=sleep).follow(out) == 0
-    assert out.getvalue() == b"one\ntwo\n"
+    def prints(self, log: bytes | Callable[[Any], Json | bytes], name: str = "climb-d75de-00003-1") -> None:
+        self.server.routes["GET", f"{CORE}/pods/{name}/log"] = log
+
+    def ends(self, state: str = "TERMINATED") -> None:
+        self.server.objects["tunetrials", "climb-d75de-00003"]["status"]["state"] = state
+
+    def leaves(self, attempt: int = 1) -> None:
+        self.server.objects.pop(("pods", f"climb-d75de-00003-{attempt}"))
+
+    def read(self, *steps: Callable[[], object], tail: int | None = None) -> bytes:
+        from trialpod_operator.commands.logs import LogReader
+        from trialpod_operator.kube_client.client import Experiments
+
+        left = iter(steps)
+
+        def sleep(_seconds: float) -> None:
+            next(left)()
+
+        with Experiments.connect() as api:
+            item, trial = api.get("climb"), api.trials("climb")[0]
+            assert LogReader(api, item, trial, "-n team", sleep=sleep).follow(self.out, tail) == 0
+        assert not list(left)
+        return self.out.getvalue()
+
+
+@pytest.fixture
+def followed(server: ApiServer) -> Followed:
+    return Followed(server)
+
+
+def end_pod(server: ApiServer, name: str) -> None:
+    states = [{"name": "side", "state": {"running": {}}}, {"name": "trial", "state": {"terminated": {}}}]
+    server.objects["pods", name]["status"] = {"phase": "Running", "containerStatuses": states}
+
+
+class TestFollow:
+    def test_shows_each_attempt_until_the_trial_ends(self, followed: Followed) -> None:
+        def first() -> None:
+            followed.runs(1)
+            followed.prints(b"one\n")
+
+        def second() -> None:
+            followed.leaves(1)
+            followed.runs(2)
+            followed.prints(b"two\n", "climb-d75de-00003-2")
+
+        def end() -> None:
+            followed.leaves(2)
+            followed.ends()
+
+        assert followed.read(first, second, end) == b"one\ntwo\n"
+
+    def test_ends_with_a_pod_that_is_kept(self, followed: Followed, server: ApiServer) -> None:
+        for attempt in (1, 2):
+            followed.runs(attempt)
+            end_pod(server, f"climb-d75de-00003-{attempt}")
+        followed.prints(b"two\n", "climb-d75de-00003-2")
+        followed.ends()
+        assert followed.read() == b"two\n"
+
+    def test_ends_when_the_trial_was_deleted(self, followed: Followed, server: ApiServer) -> None:
+        followed.runs(1)
+        followed.prints(b"one\n")
+
+        def delete() -> None:
+            followed.leaves()
+            del server.objects["tunetrials", "climb-d75de-00003"]
+
+        assert followed.read(delete) == b"one\n"
+
+    def test_says_that_the_trial_was_deleted_before_it_ran(self, followed: Followed, server: ApiServer) -> None:
+        with pytest.raises(TrialpodError, match="climb-d75de-00003 was deleted while this waited for its output"):
+            followed.read(lambda: server.objects.pop(("tunetrials", "climb-d75de-00003")))
+        server.put("tunetrials", trial_object("climb", 3, "RUNNING"))
+        with pytest.raises(TrialpodError, match="was deleted while this waited"):
+            followed.read(lambda: server.put("tunetrials", trial_object("climb", 3, "RUNNING")))
+
+    def test_continues_where_the_connection_broke_off(self, followed: Followed) -> None:
+        followed.runs(1)
+        followed.prints(Cut(b"one\ntwo\nthree\nfo"))
+
+        def again() -> None:
+            followed.prints(b"one\ntwo\nthree\nfour\n\nfive\n")
+
+        def end() -> None:
+            followed.leaves()
+            followed.ends()
+
+        assert followed.read(again, end) == b"one\ntwo\nthree\nfour\n\nfive\n"
+
+    def test_continues_when_the_server_ends_an_answer_early(self, followed: Followed, server: ApiServer) -> None:
+        """As it does when it is restarted: the pod still runs."""
+        followed.runs(1)
+        followed.prints(b"one\n")
+
+        def more() -> None:
+            followed.prints(b"one\ntwo\n")
+            end_pod(server, "climb-d75de-00003-1")
+
+        assert followed.read(more, followed.ends) == b"one\ntwo\n"
+
+    def test_survives_a_server_that_is_busy(
+        self, followed: Followed, server: ApiServer, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        followed.runs(1)
+        followed.prints({"code": 503, "reason": "ServiceUnavailable", "message": "starting"})
+        pods = {"code": 429, "reason": "TooManyRequests", "message": "slow down"}
+
+        def list_nothing() -> None:
+            server.routes["GET", f"{CORE}/pods"] = pods
+
+        def recover() -> None:
+            del server.routes["GET", f"{CORE}/pods"]
+            followed.prints(b"one\n")
+
+        def end() -> None:
+            followed.leaves()
+            followed.ends()
+
+        assert followed.read(lambda: None, list_nothing, recover, end) == b"one\n"
+        notices = capsys.readouterr().err.splitlines()
+        assert [("starting" in line, "slow down" in line) for line in notices] == [(True, False), (False, True)]
+
+    def test_a_refusal_ends_it(self, followed: Followed) -> None:
+        followed.runs(1)
+        followed.prints({"code": 403, "reason": "Forbidden", "message": "no"})
+        with pytest.raises(InvalidInputError, match="may not get pods/log"):
+            followed.read()
+
+    def test_a_pod_that_cannot_be_read_ends_with_its_trial(
+        self, followed: Followed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from trialpod_operator.commands import logs
+
+        monkeypatch.setattr(logs, "UPLOAD_TIMEOUT_S", 0.0)
+        followed.runs(1)
+        followed.prints(b"one\n")
+
+        def lose() -> None:
+            followed.prints({"code": 500, "reason": "InternalError", "message": "dial tcp: i/o timeout"})
+            followed.ends("ERROR")
+
+        assert followed.read(lose) == b"one\n"
+
+    def test_shows_a_trial_that_resumes_in_a_reused_pod(self, followed: Followed) -> None:
+        name = "climb-d75de-00003-1"
+        log = [
+            b"start\n\ntrialpod: trial d75de_00003 attempt 1\none\n",
+            b"\ntrialpod: trial d75de_00007 attempt 1\nother\n",
+            b"\ntrialpod: trial d75de_00003 attempt 2\ntwo\n",
+        ]
+        followed.runs(1, name=name)
+        followed.prints(b"".join(log[:2]))
+
+        def other() -> None:
+            followed.runs(1, name=name, number=7)
+
+        def resume() -> None:
+            followed.runs(2, name=name)
+            followed.prints(b"".join(log))
+
+        def end() -> None:
+            followed.leaves()
+            followed.ends()
+
+        own = b"start\ntrialpod: trial d75de_00003 attempt 1\none\ntrialpod: trial d75de_00003 attempt 2\ntwo\n"
+        assert followed.read(other, resume, end) == own
+
+    def test_begins_with_the_last_lines(self, followed: Followed, server: ApiServer) -> None:
+        followed.runs(1)
+        followed.prints(b"one\ntwo\nthree\n")
+
+        def more() -> None:
+            followed.prints(b"one\ntwo\nthree\nfour\nfive\nsix\n")
+            end_pod(server, "climb-d75de-00003-1")
+
+        assert followed.read(more, followed.ends, tail=2) == b"two\nthree\nfour\nfive\nsix\n"
+
+
+def test_following_and_earlier_attempts_exclude_each_other(trialpod: Run) -> None:
+    assert "choose one of them" in trialpod("logs", "climb", "3", "-f", "-p", status=2)
 
 
 # -- suspend, resume, stop, delete --

@@ -22,6 +22,10 @@ Json = dict[str, Any]
 GROUP = "/apis/trialpod.dev/v1alpha1"
 
 
+class Cut(bytes):
+    """Text in an answer that breaks off after it."""
+
+
 class ApiServer:
     """Serves until it is closed. `objects` is keyed by (resource, name); `requests` are (method, path)."""
 
@@ -33,9 +37,9 @@ class ApiServer:
         """The headers of all requests."""
         self.installed = True
         self.refuse: Json | None = None
-        self.routes: dict[tuple[str, str], Json | bytes | Callable[[Any], Json]] = {}
+        self.routes: dict[tuple[str, str], Json | bytes | Callable[[Any], Json | bytes]] = {}
         """Answers by method and path, before all else; {"code": ...} is a refusal, bytes are text. A function is
-        given the request's body."""
+        given the request's body. Of a log, lines come with timestamps and from a time on when that was asked for."""
         self.bodies: list[Any] = []
         self.forwards: dict[tuple[str, str], int] = {}
         """Ports of this machine by the pod's path and its port, for port-forwards."""
@@ -64,10 +68,11 @@ class ApiServer:
                 status, answer = outer._answer(self.command, self.path, body)
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
+                cut = isinstance(answer, Cut)
+                self.send_header("Content-Length", str(len(data) + cut))
                 self.end_headers()
                 self.wfile.write(data)
-                self.close_connection = self.close_connection or outer.closes_connections
+                self.close_connection = self.close_connection or outer.closes_connections or cut
 
             def _forward(self) -> bool:
                 """Carry a port-forward to its end; return whether there is one for this path."""
@@ -128,6 +133,8 @@ class ApiServer:
         query = parse_qs(parts.query)
         if callable(routed := self.routes.get((method, parts.path))):
             routed = routed(body)
+        if isinstance(routed, bytes) and parts.path.endswith("/log") and "timestamps" in query:
+            routed = type(routed)(stamped(routed, query.get("sinceTime", [""])[0]))
         if routed is not None:
             return (routed.get("code", 200) if isinstance(routed, dict) else 200), routed
         if self.refuse is not None:
@@ -184,6 +191,15 @@ class ApiServer:
                     del notes[key]
             found["metadata"]["generation"] += json.dumps(found.get("spec")) != before
         return 200, found
+
+
+def stamped(log: bytes, since: str) -> bytes:
+    """Return a log with the time before each line: two lines in a second. `since` counts in whole seconds."""
+    lines = [
+        (f"2026-11-21T10:{number // 120:02d}:{number // 2 % 60:02d}.{number % 2}00000000Z ", line)
+        for number, line in enumerate(log.splitlines(keepends=True))
+    ]
+    return b"".join(stamp.encode() + line for stamp, line in lines if stamp[:19] >= since[:19])
 
 
 def missing(resource: str, name: str) -> tuple[int, Json]:

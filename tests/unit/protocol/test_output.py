@@ -51,7 +51,12 @@ def test_lines_are_distinguished_as_they_come() -> None:
     assert b"".join(lines_of(lines, "a_1", "a_1")).decode() == (
         "warming up\ntrialpod: trial a_1 attempt 1\none\ntrialpod: trial a_1 attempt 2\nthree\n"
     )
-    assert b"".join(lines_of(lines, "a_1", "a_1", until_next=True)).decode() == (
+    assert b"".join(lines_of(lines, "a_1", "a_1", until=1)).decode() == (
         "warming up\ntrialpod: trial a_1 attempt 1\none\n"
     )
+    more = [*lines, *attempt_mark("b_2", 2).encode().splitlines(keepends=True), b"four\n"]
+    assert list(lines_of(more, "a_1", "a_1", until=2)) == list(lines_of(lines, "a_1", "a_1"))
+    rest = lines[lines.index(b"trialpod: trial b_2 attempt 1\n") + 1 :]
+    assert list(lines_of(rest, "a_1", "b_2", until=2)) == [b"trialpod: trial a_1 attempt 2\n", b"three\n"]
+    assert list(lines_of([b"one\n", *more[-3:]], "a_1", "a_1", first_attempt=2, until=2)) == [b"one\n"]
     assert list(lines_of([b"\n", b"last\n", b"\n"], "a_1", "a_1")) == [b"\n", b"last\n", b"\n"]

@@ -10,10 +10,13 @@ import pytest
 from memory_storage import MemoryStorage, fail_on
 from sample_experiment import SampleExperiment
 
+from trialpod.cli.main import main
 from trialpod.errors import StorageError
+from trialpod.storage import registry
 from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.view import model as model_module
+from trialpod_operator.view import reading as reading_module
 from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.reading import reading
@@ -191,3 +194,14 @@ class TestFilesOfTrials:
             model.load()
         model.load()
         assert json.loads(model.curves())["curves"][ended]["y"] == [1, 2]
+
+
+def test_lines_of_a_log_end_with_a_newline_alone(
+    copied: Copied, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    trial = copied.sample.host.engine.state.trials[copied.sample.trials[0]]
+    copied.storage.write(f"{copied.sample.host.files.path(trial).name}/log.txt", b"begin\n1%\r2%\r3%\nend\n")
+    for module in (registry, reading_module):
+        monkeypatch.setattr(module, "open_storage", lambda _uri: copied.storage)
+    assert main(["logs", "s3://bucket/e", "0", "--tail", "2"]) == 0
+    assert capfdbinary.readouterr().out == b"1%\r2%\r3%\nend\n"
