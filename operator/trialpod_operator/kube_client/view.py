@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from trialpod.errors import InvalidInputError
 from trialpod.tune.plugins.objectives import Objective, parse_objectives
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.annotations import retry_is_pending
@@ -92,7 +93,7 @@ def view_of(
     total = counts.get("total")
     left = None if total is None else total - counts.get("done", 0)
     budget = spec.get("timeBudget")
-    objectives = parse_objectives(spec["metrics"]) if spec.get("metrics") else []
+    objectives = _objectives(spec.get("metrics"))
     by_state = {state: int(counts.get(key, 0)) for state, key in _COUNTS.items()}
     return ExperimentView(
         name=str(item["metadata"]["name"]),
@@ -164,7 +165,17 @@ def ago(time: float, now: float) -> str:
 def _budget_seconds(budget: Any) -> float | None:
     from trialpod_operator.api.duration import parse_duration
 
-    return None if budget is None else parse_duration(budget)
+    try:
+        return None if budget is None else parse_duration(budget)
+    except InvalidInputError:  # the conditions say so
+        return None
+
+
+def _objectives(metrics: Any) -> list[Objective]:
+    try:
+        return parse_objectives(metrics) if metrics else []
+    except InvalidInputError:  # the conditions say so
+        return []
 
 
 def _evaluation(repeats: Mapping[str, Any] | None) -> Evaluation | None:

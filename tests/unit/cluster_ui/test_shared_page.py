@@ -172,6 +172,18 @@ class TestSight:
         assert set(listed(client_of(page, EVE))) == {"team.climb", "other.swim"}
         assert listed(client_of(page, EVE), "?namespace=team") == ["team.climb"]
 
+    @pytest.mark.parametrize(
+        "wrong", [{"timeBudget": "30m1h"}, {"metrics": [{"name": "a", "mode": "max"}, {"name": "a", "mode": "min"}]}]
+    )
+    def test_a_mistake_of_one_user_hides_nothing(self, world: World, page: SharedPage, wrong: Json) -> None:
+        """The definition allows what only the operator refuses, and the list is made of all namespaces'."""
+        item = experiment_object("wrong", wrong, conditions=[condition_of("Stalled", "True", "InvalidSpec")])
+        item["metadata"]["namespace"] = "team"
+        world.server.put("tuneexperiments", item)
+        assert listed(client_of(page, BEN)) == ["other.swim"]
+        found = client_of(page, ANN).get("/api/experiments").json()["experiments"]
+        assert {each["id"]: each["state"] for each in found} == {"team.climb": "Running", "team.wrong": "Stalled"}
+
     @pytest.mark.parametrize("route", ROUTES)
     def test_other_namespaces_do_not_exist(self, acting: SharedPage, world: World, route: str) -> None:
         path = route.replace("{trial}", world.samples["swim"].trials[0])
