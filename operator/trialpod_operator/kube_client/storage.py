@@ -3,7 +3,8 @@
 A server inside the cluster is reached through the API server, by a port-forward to a pod of its Service; requests are
 signed for the address that the manifest names. The keys are those of the experiment's Secret when the user may read
 it, else those of this process (environment variables, a credentials file). They stay in memory. Where the environment
-names an endpoint, that one is tried first, with this process's keys if it has any.
+names an endpoint, that one is tried first, with this process's keys if it has any. A plug-in's storage is opened with
+what this process has.
 
 Invariants: what cannot be opened is a `DeskStorageError` that says why, and what would help, within seconds.
 """
@@ -113,15 +114,21 @@ def opened(
     Raises:
         DeskStorageError: it cannot be opened from here.
     """
-    from trialpod.storage.registry import local_folder, open_storage
+    from trialpod.storage.registry import local_folder, open_storage, scheme_of
 
+    storage: Storage
     location = location_of(item, api.operator_facts())
     if not location.uri:
         raise DeskStorageError("it is not known yet where the experiment is kept")
     if local_folder(location.uri) is not None:
         yield location.uri, open_storage(location.uri)
         return
-    storage, _ = reach(api, location, environ)
+    if scheme_of(location.uri) == "s3":
+        storage, _ = reach(api, location, environ)
+    else:
+        from trialpod.storage.options import StorageOptions
+
+        storage = open_storage(location.uri, StorageOptions(endpoint=location.endpoint))
     try:
         yield location.uri, storage
     finally:

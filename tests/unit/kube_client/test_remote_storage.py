@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 from bucket_server import BucketServer
+from memory_storage import MemoryStorage
 
 from trialpod import tune
+from trialpod.storage import registry
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage
 from trialpod.storage.s3 import routes
 from trialpod_operator.kube_client import storage as remote_storage
@@ -100,6 +103,26 @@ class TestPortForward:
             assert head.get_all("Impersonate-Group") == ["ml", "ops"]
             assert head.get_all("Impersonate-Extra-team") == ["a"]
         assert set(server.authorizations) == {"Bearer secret-token"}
+
+    def test_is_not_for_the_storage_of_a_plug_in(
+        self, server: ApiServer, store: BucketServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its place has the name of a bucket; nobody but the plug-in may be asked for it, least of all with keys."""
+        asked = []
+
+        class Shelf(MemoryStorage):
+            @classmethod
+            def open(cls, uri: str, options: StorageOptions | None = None, *, check: bool = True) -> Shelf:
+                assert options is not None
+                asked.append((uri, options.endpoint))
+                return cls({"train_0/log.txt": b"step 1\n"})
+
+        monkeypatch.setitem(registry._loaded, "shelf", Shelf)
+        item = server.objects["tuneexperiments", "climb"]
+        item["status"]["storageUri"] = "shelf://tune/runs/climb"
+        assert opened({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}) == ["train_0/log.txt"]
+        assert asked == [("shelf://tune/runs/climb", ENDPOINT)]
+        assert store.hosts == set()
 
     def test_writes_large_objects(self, store: BucketServer) -> None:
         data = os.urandom(300_000)
