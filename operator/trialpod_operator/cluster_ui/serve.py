@@ -19,6 +19,7 @@ import uvicorn
 
 from trialpod import variables
 from trialpod.errors import InvalidInputError
+from trialpod_operator.api.nesting import allow_deep_json
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster_ui.actions import ClusterActions
 from trialpod_operator.cluster_ui.experiments import ClusterExperiments
@@ -121,6 +122,7 @@ def serve_shared(host: str = "", port: int = PORT) -> int:
         InvalidInputError: a setting cannot work, or there is no cluster.
     """
     options = SharedOptions.from_environment()
+    allow_deep_json()
     with tempfile.TemporaryDirectory(prefix="trialpod-ui-") as work_dir:
         page = SharedPage(find_access(), options, Path(work_dir))
         try:
