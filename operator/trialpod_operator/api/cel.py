@@ -20,6 +20,7 @@ from typing import Any
 from trialpod_operator.api import duration, quantity
 from trialpod_operator.api.inspection import changeable
 from trialpod_operator.api.models import (
+    DeciderSpec,
     Model,
     StorageSpec,
     TrainableSpec,
@@ -337,6 +338,7 @@ RULES: dict[type[Model], list[Rule]] = {
     TuneExperiment: _EXPERIMENT,
     TuneExperimentSpec: _SPEC,
     TrainableSpec: _TRAINABLE,
+    DeciderSpec: _DECIDER,
     StorageSpec: _STORAGE,
     TuneTrial: [],
     TuneTrialSpec: _TRIAL,

@@ -78,6 +78,14 @@ LabelKey = Annotated[
         extra={"expected": "a Kubernetes label key such as team or example.com/team"},
     ),
 ]
+AnnotationKey = Annotated[
+    str,
+    Meta(  # Kubernetes lower-cases it before it checks it
+        max_length=317,
+        pattern=r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        extra={"expected": "the key of an annotation such as owner or example.com/owner"},
+    ),
+]
 ResourceName = Annotated[
     str,
     Meta(
@@ -135,7 +143,7 @@ class Metadata(Model, frozen=True, kw_only=True):
     labels: Annotated[
         dict[LabelKey, LabelValue], Meta(description="Labels; they are copied to the trials and their pods.")
     ] = {}
-    annotations: Annotated[dict[LabelKey, str], Meta(description="Annotations of the experiment.")] = {}
+    annotations: Annotated[dict[AnnotationKey, str], Meta(description="Annotations of the experiment.")] = {}
 
 
 class ConfigMapRef(Model, frozen=True, kw_only=True):

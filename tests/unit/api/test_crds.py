@@ -178,6 +178,13 @@ def test_every_rule_points_at_a_field_that_exists(kind: str) -> None:
     assert found > 4
 
 
+def test_every_list_of_rules_belongs_to_a_model() -> None:
+    lists = {name: each for name, each in vars(cel).items() if isinstance(each, list) and name.isupper()}
+    assert len(lists) > 4
+    used = [id(each) for each in cel.RULES.values()]
+    assert [name for name, each in lists.items() if id(each) not in used] == []
+
+
 def test_what_can_change_is_what_a_local_run_lets_change() -> None:
     fixed = {rule.field_path for rule in cel.RULES[crds.TuneExperiment] if "oldSelf" in rule.rule}
     assert fixed == {
