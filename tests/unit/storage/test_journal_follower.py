@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,56 @@ from trialpod.storage.journal.journal import Journal
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "journal"
+
+
+def replaced(folder: Path, *records: bytes, snapshot_after: int = 0) -> None:
+    """Put another journal in the folder's place."""
+    shutil.rmtree(folder)
+    journal = Journal.open(folder)
+    for number, record in enumerate(records, start=1):
+        journal.append(record)
+        if number == snapshot_after:
+            journal.write_snapshot(b"state")
+    journal.close()
+
+
+class TestAnotherJournal:
+    @pytest.mark.parametrize("records", [[b"x"], [b"x", b"y"], [b"x" * 30, b"y" * 40, b"z" * 50]])
+    @pytest.mark.parametrize("read", [[b"aa"], [b"a", b"b"]])
+    def test_is_read_from_its_beginning(self, folder: Path, read: list[bytes], records: list[bytes]) -> None:
+        journal = Journal.open(folder)
+        follower = JournalFollower(folder)
+        follower.poll()
+        for record in read:
+            journal.append(record)
+        assert follower.poll().records == read
+        replaced(folder, *records)
+        update = follower.poll()
+        assert (update.restart, update.snapshot, update.records) == (True, None, records)
+        assert follower.poll().records == []
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_is_recognised_behind_a_snapshot(self, folder: Path, known: bool) -> None:
+        """Its first segment has another number: the one that was followed is not there."""
+        journal = Journal.open(folder)
+        follower = JournalFollower(folder)
+        journal.append(b"a")
+        if known:
+            follower.poll()
+        journal.write_snapshot(b"state")
+        follower.poll()
+        replaced(folder, b"x", b"y")
+        update = follower.poll()
+        assert (update.restart, update.records) == (True, [b"x", b"y"])
+
+    def test_is_recognised_by_records_it_still_has(self, folder: Path) -> None:
+        journal = Journal.open(folder)
+        follower = JournalFollower(folder)
+        for record in (b"a", b"b", b"c"):
+            journal.append(record)
+        follower.poll()
+        replaced(folder, b"x", b"y", b"z", b"more", snapshot_after=1)
+        assert follower.poll().restart
 
 
 class TestFollowing:

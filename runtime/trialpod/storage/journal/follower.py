@@ -1,7 +1,9 @@
 """Reads a journal that another process appends to, and each time only what is new.
 
 Invariants: nothing is changed; each record is returned once, in order, unless `Update.restart` says that the state is
-to be made from the beginning; a torn record at the end is left for the next call.
+to be made from the beginning; a torn record at the end is left for the next call. Where another journal has taken the
+place of the one that was read, its records are never taken for later ones: the last record that was returned is
+looked for, by its frame.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from trialpod.errors import JournalError
 from trialpod.storage.base import storage_error
-from trialpod.storage.journal.format import FRAME, SEGMENT_HEADER_BYTES, read_segment_header, scan
+from trialpod.storage.journal.format import FRAME, SEGMENT_HEADER_BYTES, frame_check, read_segment_header, scan
 from trialpod.storage.journal.journal import Journal
 
 
@@ -42,6 +44,8 @@ class JournalFollower:
         self._directory = directory
         self._tail: tuple[int, int] | None = None
         self._position = -1  # of the last record that was returned; -1 before the first update
+        self._frame = b""  # the header of that record's frame; b"" where only a snapshot stood for it
+        self._frame_at: tuple[int, int] | None = None  # its segment and offset; None where it is in none any more
 
     def poll(self) -> Update:
         """Return what was written since the last call.
@@ -53,8 +57,12 @@ class JournalFollower:
         if self._tail is None:
             return self._reopen()
         records: list[bytes] = []
+        if not self._is_unchanged():
+            self._tail, self._position = None, -1
+            return self._reopen()
         number, offset = self._tail
         position = self._position
+        frame_at = self._frame_at
         while True:
             path = self._path(number)
             # Looked at before the segment is read: then what was read is all of it.
@@ -77,10 +85,14 @@ class JournalFollower:
                 return self._reopen()
             records += _frames(data, start, end)
             offset += end
+            if end > start:
+                frame_at = _place_of(records, number, offset)
             if not closed:
                 break
             number, offset = number + 1, 0
-        self._tail, self._position = (number, offset), position
+        self._tail, self._position, self._frame_at = (number, offset), position, frame_at
+        if records:
+            self._frame = _frame_of(records[-1], position)
         return Update(records=records)
 
     def _reopen(self) -> Update:
@@ -90,21 +102,57 @@ class JournalFollower:
             snapshot, position = journal.snapshot, journal.position
         finally:
             journal.close()
-        covered, known = position - len(records), self._position
+        covered, known, frame = position - len(records), self._position, self._frame
         self._tail, self._position = journal.tail, position
-        if covered <= known <= position:
+        if records:
+            self._frame = _frame_of(records[-1], position)
+        elif known != position:
+            self._frame = b""
+        self._frame_at = _place_of(records, *journal.tail) if journal.tail is not None else None
+        # Snapshots of one journal stand for more and more records: without a frame it is another journal.
+        found = covered == known or (
+            covered < known <= position and _frame_of(records[known - covered - 1], known) == frame
+        )
+        if found:
             return Update(records=records[known - covered :])
         return Update(restart=True, snapshot=snapshot, records=records)
+
+    def _is_unchanged(self) -> bool:
+        """Return whether what was read last is still where it was; True too where its segment is gone."""
+        assert self._tail is not None
+        number, offset = self._tail
+        try:
+            if os.stat(self._path(number)).st_size < offset:
+                return False
+            if self._frame_at is None:
+                return True
+            number, offset = self._frame_at
+            return _read_from(self._path(number), offset, FRAME.size) == self._frame
+        except FileNotFoundError:
+            return True  # `_reopen` finds out
+        except OSError as error:
+            raise storage_error(error, "cannot read", self._path(number)) from error
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:08d}.log"
 
 
-def _read_from(path: Path, offset: int) -> bytes:
+def _frame_of(record: bytes, position: int) -> bytes:
+    """Return the header of a record's frame."""
+    low = position & 0xFFFFFFFF
+    return FRAME.pack(len(record), low, frame_check(len(record), low, record))
+
+
+def _place_of(records: list[bytes], number: int, end: int) -> tuple[int, int] | None:
+    """Return where the frame of the last record is, which ends at an offset of a segment; None: in an earlier one."""
+    return (number, end - len(records[-1]) - FRAME.size) if records and end > SEGMENT_HEADER_BYTES else None
+
+
+def _read_from(path: Path, offset: int, size: int = -1) -> bytes:
     try:
         with open(path, "rb") as file:
             file.seek(offset)
-            return file.read()
+            return file.read(size)
     except FileNotFoundError:
         raise
     except OSError as error:
