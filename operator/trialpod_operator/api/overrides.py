@@ -16,6 +16,8 @@ from trialpod_operator.api.document import Document
 from trialpod_operator.api.paths import Path, format_path, parse_path
 from trialpod_operator.api.yaml_reader import read_documents
 
+_NULL = ("null", "Null", "NULL", "~")
+
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     """Return the document with all overrides applied, in their order.
@@ -60,6 +62,11 @@ def parse_override(override: str) -> tuple[Path, Any]:
         raise InvalidInputError(f"--set {override}: {problems[0].message}")
     if len(documents) > 1:
         raise InvalidInputError(f"--set {override}: the value is more than one YAML document")
+    if not documents and text.strip() not in _NULL:
+        raise InvalidInputError(
+            f"--set {override}: {text} is a comment or nothing in YAML; put a text into quotes, or write null to "
+            "remove the field"
+        )
     return path, documents[0].value if documents else None
 
 

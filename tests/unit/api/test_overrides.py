@@ -38,6 +38,7 @@ def _document() -> Document:
         (r"spec.resources.nvidia\.com/gpu=1", ("spec", "resources"), {"nvidia.com/gpu": 1}),
         ("spec.image=a:1=2", ("spec", "image"), "a:1=2"),
         ("spec.image=", ("spec", "image"), ""),
+        ('spec.metric="#loss"', ("spec", "metric"), "#loss"),
     ],
 )
 def test_an_override_sets_the_value_at_its_path(override: str, path: tuple[Any, ...], value: Any) -> None:
@@ -47,8 +48,9 @@ def test_an_override_sets_the_value_at_its_path(override: str, path: tuple[Any, 
     assert found == value
 
 
-def test_null_removes_a_field() -> None:
-    assert "timeBudget" not in apply_overrides(_document(), ["spec.timeBudget=null"]).value["spec"]
+@pytest.mark.parametrize("null", ["null", "~", "NULL"])
+def test_null_removes_a_field(null: str) -> None:
+    assert "timeBudget" not in apply_overrides(_document(), [f"spec.timeBudget={null}"]).value["spec"]
 
 
 def test_the_document_itself_stays_as_it_is() -> None:
@@ -79,6 +81,8 @@ def test_later_overrides_see_earlier_ones() -> None:
         ("spec.timeBudget.x=1", "is a plain value"),
         ("spec.image={a: 1", "not valid YAML"),
         ("spec.image=.inf", "JSON has no infinity"),
+        ("spec.metric=#loss", "put a text into quotes, or write null to remove the field"),
+        ("spec.metric= ", "put a text into quotes, or write null to remove the field"),
     ],
 )
 def test_an_override_that_leads_nowhere_is_named(override: str, fragment: str) -> None:
