@@ -39,9 +39,9 @@ class _Clause:
     def holds(self, item: Mapping[str, Any]) -> bool:
         found = find(item, self.path)
         if self.operator == "==":
-            return found is not None and _text(found) == self.value
+            return found is not None and _is(found, self.value)
         if self.operator == "!=":
-            return found is not None and _text(found) != self.value
+            return found is not None and not _is(found, self.value)
         try:
             return _ORDERS[self.operator](float(found), float(self.value))
         except (TypeError, ValueError):
@@ -107,5 +107,7 @@ def _clause(text: str, whole: str) -> _Clause:
     return _Clause(parse_path(path), operator, value)
 
 
-def _text(value: Any) -> str:
-    return str(value).capitalize() if isinstance(value, bool) else str(value)
+def _is(found: Any, value: str) -> bool:
+    if isinstance(found, bool):  # `true` in YAML; the status of a Kubernetes condition is a text, "True"
+        return str(found).lower() == value.lower()
+    return str(found) == value
