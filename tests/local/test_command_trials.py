@@ -117,6 +117,21 @@ class TestRun:
         shell.manifest(trainable={"entrypoint": "a:b", "env": {"A": "1"}})
         assert "spec.trainable.env: goes only with command" in shell.run("validate", "experiment.yaml").stderr
 
+    def test_one_file_for_all_trials_needs_one_at_a_time(self, shell: Shell) -> None:
+        prepared(shell, source="cat c.yaml >> m.txt", parametersFile="c.yaml", metric="lr")
+        done = shell.run("run", "experiment.yaml", "--cpus", "2")
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "spec.trainable.parametersFile: 'c.yaml' is the same for all trials" in done.stderr
+        assert "write '{trial_dir}/c.yaml'" in done.stderr
+        assert not (shell.folder / "trialpod-results/exp/.trialpod/journal").exists()
+        own = ("--set", "spec.trainable.parametersFile='{trial_dir}/c.yaml'")
+        file = ("--set", "spec.trainable.metricsFrom.file=m.txt")
+        done = shell.run("run", "experiment.yaml", "--cpus", "2", *own, *file)
+        assert "spec.trainable.metricsFrom.file: 'm.txt' is the same for all trials" in done.stderr
+        done = shell.run("run", "experiment.yaml", "--cpus", "2", *file, "--max-concurrent", "1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [row["lr"] for row in results_of(shell.folder)] == [0.25, 0.5]
+
     def test_what_the_group_still_passes_on_counts(self, shell: Shell) -> None:
         source = """
         exec 3>&1

@@ -165,9 +165,30 @@ def _checked_plan(
     machine_resources.vocabulary = plan.settings.vocabulary
     if plan.resources_of is None:
         machine_resources.check(plan.resources)
+    _refuse_shared_files(plan, machine_resources)
     if stored is not None:
         refuse_other_location(directory, stored, str(plan.document.get("storage", "")))
     return plan, stored
+
+
+def _refuse_shared_files(plan: ExperimentPlan, machine_resources: MachineResources) -> None:
+    """Raise InvalidInputError when trials of a command that run at once would use one file for their own data."""
+    command = plan.trainable.command
+    if command is None or plan.settings.max_concurrent == 1 or plan.search.total == 1:
+        return
+    if plan.resources_of is None and machine_resources.concurrency(plan.resources) == 1:
+        return
+    from trialpod.tune.command.template import shared_files
+
+    vocabulary = plan.settings.vocabulary
+    for name, template in shared_files(command):
+        in_manifest = f"spec.trainable.{name.replace('metrics.', 'metricsFrom.')}"
+        where = in_manifest if vocabulary.yaml else f"Command(...): {name}"
+        own = f"{{trial_dir}}/{os.path.basename(template.rstrip('/'))}"
+        raise InvalidInputError(
+            f"{where}: {template!r} is the same for all trials, and several run at once on this machine; write "
+            f"{own!r}, which the program must use too, or set {vocabulary.field('maxConcurrentTrials')} to 1"
+        )
 
 
 def refuse_other_location(directory: Path, stored: Mapping[str, Any], now: str) -> None:

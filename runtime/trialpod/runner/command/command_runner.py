@@ -242,9 +242,10 @@ class _CommandRun:
         for path in paths:
             try:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+                temporary = f"{path}.{self._assignment.trial_id}.tmp"
+                with open(temporary, "w", encoding="utf-8") as file:
                     file.write(encode_for(path, self._config))
-                os.replace(f"{path}.tmp", path)
+                os.replace(temporary, path)
             except OSError as error:
                 raise TrainableError(
                     f"the parameters cannot be written to {path}: {error.strerror}; name another parametersFile"

@@ -7,6 +7,7 @@ brace that is neither a placeholder nor doubled is refused, so that a typing err
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ ARGUMENTS = "{args}"
 PARAMS_JSON, PARAMS_YAML = "params.json", "params.yaml"
 BUILT_IN = ("trial_id", "trial_name", "trial_dir", "checkpoint_dir", PARAMS_JSON, PARAMS_YAML)
 """Placeholders that are not parameters. A parameter of the same name goes before them."""
+_FILES = ("parametersFile", "metrics.file", "metrics.tensorboard", "metrics.mlflow")
+"""Fields that are paths, seen from the working directory."""
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME = re.compile(r"[^\s=:{}/.]([^={}:]*[^\s={}:/.])?")
@@ -202,6 +205,18 @@ def templates(spec: CommandSpec) -> Iterator[tuple[str, str]]:
     yield "workingDir", spec.working_dir
     for name in ("file", "tensorboard", "mlflow", "prometheus"):
         yield f"metrics.{name}", getattr(spec.metrics, name)
+
+
+def shared_files(spec: CommandSpec) -> Iterator[tuple[str, str]]:
+    """Yield the fields that name the same file or folder for all trials on one machine, with their templates.
+
+    Raises:
+        TemplateError: a template cannot be read.
+    """
+    for field, template in templates(spec):
+        path = os.path.join(spec.working_dir, template)
+        if field in _FILES and template and all(isinstance(part, str) for part in parse(path)):
+            yield field, template
 
 
 def problems(

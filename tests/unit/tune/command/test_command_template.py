@@ -15,7 +15,7 @@ from trialpod.errors import TrainableError
 from trialpod.protocol.command import CheckpointFolderSpec, CommandSpec, MetricsSpec
 from trialpod.tune.command.check import parameter_names, problems
 from trialpod.tune.command.parameter_file import encode_for
-from trialpod.tune.command.template import TemplateError, parse, render, render_arguments
+from trialpod.tune.command.template import TemplateError, parse, render, render_arguments, shared_files
 
 NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 CHARACTERS = "ab {}=:\"'\\$`*?;|&\n\té\u20ac\U0001f600"
@@ -143,6 +143,25 @@ class TestProblems:
     )
     def test_every_way_to_pass_parameters_counts(self, command, others):
         assert refused("python", *command, parameters=["lr", "n"], **others) == []
+
+    @pytest.mark.parametrize(
+        ("fields", "shared"),
+        [
+            ({"parameters_file": "c.yaml"}, ["parametersFile"]),
+            ({"parameters_file": "{trial_dir}/c.yaml"}, []),
+            ({"parameters_file": "c-{lr}.yaml"}, []),
+            ({"parameters_file": "{{lr}}.yaml"}, ["parametersFile"]),
+            ({"parameters_file": "c.yaml", "working_dir": "runs/{trial_id}"}, []),
+            ({"parameters_file": "/tmp/c.yaml", "working_dir": "runs/{trial_id}"}, ["parametersFile"]),
+            ({"metrics": MetricsSpec(file="m.csv", tensorboard="logs")}, ["metrics.file", "metrics.tensorboard"]),
+            ({"metrics": MetricsSpec(mlflow="mlruns")}, ["metrics.mlflow"]),
+            ({"metrics": MetricsSpec(prometheus="http://127.0.0.1:8000/metrics")}, []),
+            ({"env": {"OUT": "a"}}, []),
+        ],
+    )
+    def test_files_that_all_trials_share(self, fields, shared):
+        spec = CommandSpec(command=["x", "{lr}"], **fields)
+        assert [field for field, _ in shared_files(spec)] == shared
 
     def test_names_are_unknown_where_only_the_trials_know_them(self):
         assert refused("python", "{lr}", parameters=None) == []
