@@ -156,8 +156,9 @@ class Server:
         return FileResponse(index, headers={"cache-control": "no-cache"})
 
     def _session(self, request: Request) -> Response:
-        # A user who is identified by a header signs in elsewhere, and cannot sign out here.
-        signs_in = bool(self._sign_in) and "authorization" not in request.headers
+        # A user who is identified by a bearer token signs in elsewhere, and cannot sign out here.
+        scheme = request.headers.get("authorization", "").partition(" ")[0]
+        signs_in = bool(self._sign_in) and scheme.lower() != "bearer"
         known = {"token": request.state.token, "user": request.state.user.name, "signs_in": signs_in}
         return _json({**known, "actions": self._actions is not None})
 

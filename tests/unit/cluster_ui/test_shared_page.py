@@ -283,6 +283,13 @@ class TestSignIn:
         client.post("/signin", data={"token": ANN})
         assert client.get("/api/session", headers={"authorization": f"Bearer {BEN}"}).json()["user"] == "ben"
 
+    @pytest.mark.parametrize(("header", "signs_in"), [("", True), ("Basic YTpi", True), (f"bearer {BEN}", False)])
+    def test_it_can_be_ended_unless_a_bearer_token_comes(self, page: SharedPage, header: str, signs_in: bool) -> None:
+        client = client_of(page)
+        client.post("/signin", data={"token": ANN})
+        headers = {"authorization": header} if header else {}
+        assert client.get("/api/session", headers=headers).json()["signs_in"] is signs_in
+
     def test_tokens_are_never_logged(self, page: SharedPage, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.DEBUG):
             client = client_of(page)
