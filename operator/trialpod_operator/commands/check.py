@@ -90,9 +90,10 @@ def _all(checks: Checks, options: argparse.Namespace, given: Mapping[str, Any]) 
     yield from checks.permissions(probe=not options.no_pod)
     yield from checks.operator()
     yield from checks.operator_clock()
-    yield from checks.quota()
-    wants_gpu = bool(options.gpu or (spec.get("resources") or {}).get("gpu"))
     resource = checks.facts.get(names.GPU_ANNOTATION) or "nvidia.com/gpu"
+    devices = devices_of(spec, resource)
+    wants_gpu = bool(options.gpu or (spec.get("resources") or {}).get("gpu"))
+    yield from checks.quota({*devices, resource} if options.gpu else devices)
     yield from checks.devices(resource, wanted=wants_gpu)
     yield from checks.queues(queue_of(spec.get("template") or {}) or queue_of(given))
     if spec.get("trialResource"):
@@ -109,6 +110,17 @@ def _all(checks: Checks, options: argparse.Namespace, given: Mapping[str, Any]) 
     if not probe.uri:
         remedy = "name one: --storage s3://bucket/prefix --secret NAME"
         yield Finding("storage", "unknown", "no storage is known", remedy)
+
+
+def devices_of(spec: Mapping[str, Any], gpu_resource: str) -> set[str]:
+    """Return the names of the devices that the pods of an experiment request, with their amounts left out."""
+    pod = (spec.get("template") or {}).get("spec") or {}
+    stated = [spec.get("resources"), (spec.get("workers") or {}).get("resources")]
+    for container in (*(pod.get("initContainers") or ()), *(pod.get("containers") or ())):
+        resources = container.get("resources") or {}
+        stated += [resources.get("requests"), resources.get("limits")]
+    found = {gpu_resource if name == "gpu" else str(name) for each in stated for name in each or ()}
+    return found - {"cpu", "memory"}
 
 
 def probe_of(

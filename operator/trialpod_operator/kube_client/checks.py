@@ -10,7 +10,7 @@ import datetime as dt
 import email.utils
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -32,6 +32,7 @@ from trialpod_operator.kube_client.findings import (
     facts_of,
     inside_findings,
     is_ready,
+    limits_config_maps,
     no_answer_finding,
     queue_findings,
     quota_finding,
@@ -321,8 +322,12 @@ class Checks:
 
     # -- room --
 
-    def quota(self) -> Iterator[Finding]:
-        """What the namespace's quotas leave."""
+    def quota(self, devices: Collection[str]) -> Iterator[Finding]:
+        """What the namespace's quotas leave.
+
+        Args:
+            devices: the names of the devices that the experiment's pods request.
+        """
         path = f"/api/v1/namespaces/{quote(self._api.namespace)}/resourcequotas"
         try:
             found = self._client.request("GET", path).get("items") or []
@@ -331,8 +336,18 @@ class Checks:
             return
         if not found:
             yield Finding("quota", "ok", "the namespace has none")
+        needs_config_map = any(map(limits_config_maps, found)) and not self._has_config_map()
         for item in found:
-            yield quota_finding(item)
+            yield quota_finding(item, devices, needs_config_map=needs_config_map)
+
+    def _has_config_map(self) -> bool:
+        """Return whether the operator has created its ConfigMap in the namespace."""
+        try:
+            path = f"/api/v1/namespaces/{quote(self._api.namespace)}/configmaps/{names.CA_CONFIG_MAP}"
+            self._client.request("GET", path)
+        except ApiError:
+            return False
+        return True
 
     def devices(self, resource: str, *, wanted: bool) -> Iterator[Finding]:
         """How many GPUs the nodes offer."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +22,13 @@ SKEW_S = 5.0
 
 SKEW_BAD_S = 60.0
 """Tokens and signatures of requests are refused at some minutes."""
+
+
+_COUNTS = frozenset(
+    ("pods", "count/pods", f"count/{names.EXPERIMENTS}.{names.GROUP}", f"count/{names.TRIALS}.{names.GROUP}")
+)
+_AMOUNTS = frozenset(("cpu", "memory", "ephemeral-storage"))
+_CONFIG_MAPS = frozenset(("configmaps", "count/configmaps"))
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,21 @@ def clock_finding(name: str, theirs: float, ours: float) -> Finding:
     return Finding(name, "bad", text, remedy)
 
 
-def quota_finding(item: Mapping[str, Any]) -> Finding:
-    """Return what a ResourceQuota leaves; bad when pods cannot be made any more."""
+def limits_config_maps(item: Mapping[str, Any]) -> bool:
+    """Return whether a ResourceQuota limits the number of ConfigMaps."""
+    return not _CONFIG_MAPS.isdisjoint((item.get("status") or {}).get("hard") or {})
+
+
+def quota_finding(
+    item: Mapping[str, Any], devices: Collection[str] = (), *, needs_config_map: bool = False
+) -> Finding:
+    """Return what a ResourceQuota leaves; bad when an experiment cannot run any more.
+
+    Args:
+        item: the ResourceQuota.
+        devices: the names of the devices that the experiment's pods request, such as "nvidia.com/gpu".
+        needs_config_map: the operator has to create its ConfigMap in the namespace.
+    """
     from trialpod_operator.api.quantity import parse_quantity
 
     status = item.get("status") or {}
@@ -142,18 +161,28 @@ def quota_finding(item: Mapping[str, Any]) -> Finding:
     gone: list[str] = []
     for key, hard in (status.get("hard") or {}).items():
         used = (status.get("used") or {}).get(key, "0")
-        if not re.fullmatch(r"(pods|count/pods|(requests|limits)\..+|cpu|memory)", key):
+        amount = key.removeprefix("requests.").removeprefix("limits.")
+        of_devices = amount != key and ("/" in amount or amount.startswith("hugepages-"))
+        if not (key in _COUNTS or amount in _AMOUNTS or of_devices or key in _CONFIG_MAPS):
             continue
         try:
             rest = parse_quantity(hard) - parse_quantity(used)
         except InvalidInputError:
             continue
-        (left if rest > 0 else gone).append(f"{key} {used} of {hard}")
+        text = f"{key} {used} of {hard}"
+        if rest > 0:
+            left.append(text)
+        elif (not of_devices or amount in devices) and (key not in _CONFIG_MAPS or needs_config_map):
+            gone.append(text)
     name = f"quota {item['metadata']['name']}"
+    spec = item.get("spec") or {}
+    if gone and (spec.get("scopes") or spec.get("scopeSelector")):
+        text = f"used up: {', '.join(gone)}; it is only for some pods, by its scopes"
+        return Finding(name, "unknown", text, "compare its scopes with spec.template")
     if gone:
         remedy = "wait for pods to end, lower spec.resources or maxConcurrentTrials, or have the quota raised"
         return Finding(name, "bad", f"used up: {', '.join(gone)}", remedy)
-    return Finding(name, "ok", f"in use: {', '.join(left)}" if left else "it does not limit pods")
+    return Finding(name, "ok", f"in use: {', '.join(left)}" if left else "it does not limit these pods")
 
 
 def queue_findings(found: Sequence[Mapping[str, Any]] | None, queue: str, namespace: str) -> Iterator[Finding]:

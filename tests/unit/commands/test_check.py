@@ -427,6 +427,45 @@ def test_a_quota_that_is_used_up_is_bad() -> None:
     assert quota_finding(quota("5")).state == "bad"
 
 
+class TestQuota:
+    def found(self, key: str, *, spec: Json | None = None, **more: Any) -> str:
+        status = {"hard": {"pods": "5", key: "1"}, "used": {"pods": "1", key: "1"}}
+        return quota_finding({"metadata": {"name": "small"}, "spec": spec or {}, "status": status}, **more).state
+
+    @pytest.mark.parametrize(
+        "key", ["requests.storage", "requests.nvidia.com/gpu", "requests.hugepages-2Mi", "configmaps", "services"]
+    )
+    def test_used_up_for_others_is_fine(self, key: str) -> None:
+        assert self.found(key) == "ok"
+
+    @pytest.mark.parametrize(
+        "key", ["limits.memory", "cpu", "requests.ephemeral-storage", "count/pods", "count/tunetrials.trialpod.dev"]
+    )
+    def test_used_up_for_every_pod_is_bad(self, key: str) -> None:
+        assert self.found(key) == "bad"
+
+    def test_used_up_is_bad_where_the_experiment_needs_it(self) -> None:
+        assert self.found("requests.nvidia.com/gpu", devices={"nvidia.com/gpu"}) == "bad"
+        assert self.found("requests.nvidia.com/gpu", devices={"amd.com/gpu"}) == "ok"
+        assert self.found("count/configmaps", needs_config_map=True) == "bad"
+
+    @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}])
+    def test_used_up_for_some_pods_is_not_known(self, spec: Json) -> None:
+        assert self.found("cpu", spec=spec) == "unknown"
+
+    def test_is_compared_with_the_manifest(self, server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+        hard = {"requests.nvidia.com/gpu": "0", "configmaps": "3"}
+        quota = {"metadata": {"name": "small"}, "status": {"hard": hard, "used": hard}}
+        server.routes["GET", "/api/v1/namespaces/team/resourcequotas"] = {"items": [quota]}
+        server.routes["GET", "/api/v1/namespaces/team/configmaps/trialpod-ca"] = {"metadata": {}}
+        assert "fine   quota small: it does not limit these pods" in trialpod("check", "--no-pod")
+        assert "WRONG  quota small: used up: requests.nvidia.com/gpu 0 of 0" in trialpod(
+            "check", "--no-pod", "--gpu", "1", status=1
+        )
+        del server.routes["GET", "/api/v1/namespaces/team/configmaps/trialpod-ca"]
+        assert "WRONG  quota small: used up: configmaps 3 of 3" in trialpod("check", "--no-pod", status=1)
+
+
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/localqueues"
 NO_KUEUE = {"code": 404, "reason": "NotFound", "message": "the server could not find the requested resource"}
 
