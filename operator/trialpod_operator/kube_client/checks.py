@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from trialpod.errors import TrialpodError
+from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.api.api_errors import ApiError, ForbiddenError, NotFoundError
+from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
@@ -356,7 +357,7 @@ class Checks:
         except ApiError as error:
             yield Finding("GPUs", "unknown", f"nodes cannot be seen: {error.reason or error.detail}")
             return
-        per_node = [int((node.get("status") or {}).get("allocatable", {}).get(resource, 0) or 0) for node in nodes]
+        per_node = [_count(((node.get("status") or {}).get("allocatable") or {}).get(resource)) for node in nodes]
         offering = [count for count in per_node if count]
         if offering:
             yield Finding("GPUs", "ok", f"{sum(offering)} {resource} on {len(offering)} of {len(nodes)} nodes")
@@ -494,3 +495,13 @@ class Checks:
         except ApiError:
             return ""  # Without the permission to see events less is known.
         return f"{found[-1].get('reason')}: {found[-1].get('message')}" if found else ""
+
+
+def _count(quantity: object) -> int:
+    """Return a number of devices, 0 where there is none; large ones are written as "16k"."""
+    if not isinstance(quantity, str | int):
+        return 0
+    try:
+        return int(parse_quantity(quantity))
+    except InvalidInputError:
+        return 0

@@ -427,6 +427,13 @@ def test_a_quota_that_is_used_up_is_bad() -> None:
     assert quota_finding(quota("5")).state == "bad"
 
 
+def test_devices_are_counted_in_every_form(server: ApiServer, trialpod: Run) -> None:
+    amounts = [{"nvidia.com/gpu": each} for each in ("16k", "2", "many", None)]
+    nodes = [{"status": {"allocatable": each}} for each in (*amounts, None)]
+    server.routes["GET", "/api/v1/nodes"] = {"items": nodes}
+    assert "fine   GPUs: 16002 nvidia.com/gpu on 2 of 5 nodes" in trialpod("check", "--no-pod")
+
+
 class TestQuota:
     def found(self, key: str, *, spec: Json | None = None, **more: Any) -> str:
         status = {"hard": {"pods": "5", key: "1"}, "used": {"pods": "1", key: "1"}}
