@@ -7,13 +7,15 @@ Secret. Where that is not possible, the resources provide what they know: parame
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
@@ -35,9 +37,12 @@ from trialpod_operator.display.words import (
 from trialpod_operator.view.exports import RESULT_PREFIX, ROW_KEYS, results_csv
 
 if TYPE_CHECKING:
+    from trialpod.storage.base import Storage
     from trialpod_operator.kube_client.client import Experiments
 
 Json = dict[str, Any]
+ReadTrial = Callable[[TrialRow], list[Json]]
+"""Reads the results of a trial, one for each iteration; none where the storage cannot be read."""
 
 
 def sort_value(row: TrialRow, key: str) -> Any:
@@ -155,35 +160,75 @@ def apply_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
 
 def view_of_target(options: argparse.Namespace, rows: int | None = None) -> ExperimentView:
     """Return the selected experiment with at most `rows` trials; None = all."""
+    with opened_target(options, rows) as (view, _):
+        return view
+
+
+@contextlib.contextmanager
+def opened_target(options: argparse.Namespace, rows: int | None = None) -> Iterator[tuple[ExperimentView, ReadTrial]]:
+    """Yield the selected experiment with at most `rows` trials (None = all), and what reads the results of one."""
     from trialpod_operator.view.reading import live_view
 
     location = target.location(options.directory, options)
     if location is not None:
-        return live_view(location, rows=rows)[0]
-    with target.experiment(options.directory, options) as (api, item):
-        return view_with_storage(api, item, api.trials(options.directory))
+        yield live_view(location, rows=rows)[0], _reader_of(location)
+        return
+    with (
+        target.experiment(options.directory, options) as (api, item),
+        _with_storage(api, item, api.trials(options.directory)) as found,
+    ):
+        yield found
 
 
-def view_with_storage(api: Experiments, item: Json, trials: list[Json]) -> ExperimentView:
-    """Return an experiment in a cluster with what its storage knows, or else what its resources know."""
+def _reader_of(location: str) -> ReadTrial:
+    from trialpod.storage.registry import local_folder, open_storage
+    from trialpod.tune.results import read_rows
+
+    if local_folder(location) is not None:
+        return lambda row: read_rows(row.path)
+    storages: list[Storage] = []
+
+    def read(row: TrialRow) -> list[Json]:
+        if not storages:
+            storages.append(open_storage(location))
+        return _read_stored(row, storages[0])
+
+    return read
+
+
+def _read_stored(row: TrialRow, storage: Storage) -> list[Json]:
+    from trialpod.tune.results import read_rows
+
+    return read_rows(row.path, storage.sub(row.path.rpartition("/")[2]))
+
+
+@contextlib.contextmanager
+def _with_storage(api: Experiments, item: Json, trials: list[Json]) -> Iterator[tuple[ExperimentView, ReadTrial]]:
+    """Yield an experiment in a cluster with what its storage knows, or else what its resources know."""
     from trialpod_operator.kube_client.storage import opened
     from trialpod_operator.kube_client.view import view_of
     from trialpod_operator.view.reading import read_view
 
     shown = view_of(item, trials, now=time.time(), rows=None)
-    if not trials:
-        return shown
-    try:
-        with opened(api, item) as (uri, storage):
-            stored = read_view(uri, rows=None, storage=storage)
-    except TrialpodError as error:
-        print(
-            f"trialpod: the storage cannot be read from here: {error}\n"
-            "trialpod: shown is what the cluster's resources say: parameters, iterations, the metric",
-            file=sys.stderr,
-        )
-        return shown
-    return dataclasses.replace(stored, name=shown.name, state=shown.state, message=shown.message)
+    with contextlib.ExitStack() as stack:
+        stored, read = None, _nothing
+        if trials:
+            try:
+                uri, storage = stack.enter_context(opened(api, item))
+                stored, read = read_view(uri, rows=None, storage=storage), partial(_read_stored, storage=storage)
+            except TrialpodError as error:
+                print(
+                    f"trialpod: the storage cannot be read from here: {error}\n"
+                    "trialpod: shown is what the cluster's resources say: parameters, iterations, the metric",
+                    file=sys.stderr,
+                )
+        if stored is not None:
+            shown = dataclasses.replace(stored, name=shown.name, state=shown.state, message=shown.message)
+        yield shown, read
+
+
+def _nothing(_row: TrialRow) -> list[Json]:
+    return []
 
 
 def run(options: argparse.Namespace) -> int:

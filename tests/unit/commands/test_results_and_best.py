@@ -7,18 +7,25 @@ import json
 import math
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 from display_views import any_view, experiment, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_storage import MemoryStorage
+from sample_experiment import SampleExperiment
 
+from trialpod.cli.main import main
 from trialpod.errors import InvalidInputError
+from trialpod.storage import registry
 from trialpod.tune.plugins.objectives import Objective
 from trialpod_operator.commands import best, results
 from trialpod_operator.display.view import ExperimentView
 from trialpod_operator.display.words import cell_width
+from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.view import reading
 
 ROWS = [
     trial(0),
@@ -32,9 +39,9 @@ ROWS = [
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(module: Any, *arguments: str, view: ExperimentView | None = None) -> int:
         shown = view or experiment(ROWS, state="Succeeded", best=ROWS[1], total=4)
-        reading = types.ModuleType("trialpod_operator.view.reading")
-        vars(reading)["live_view"] = lambda path, *, rows: (shown, None)
-        monkeypatch.setitem(sys.modules, "trialpod_operator.view.reading", reading)
+        read = types.ModuleType("trialpod_operator.view.reading")
+        vars(read)["live_view"] = lambda path, *, rows: (shown, None)
+        monkeypatch.setitem(sys.modules, "trialpod_operator.view.reading", read)
         parser = argparse.ArgumentParser()
         module.command.configure(parser)
         status = module.command.run(parser.parse_args(["some/where", *arguments]))
@@ -132,6 +139,48 @@ def test_best_by_another_metric_or_mode(run: Any, capsys: pytest.CaptureFixture[
     assert "train_ab12c_00000 with accuracy=0.5" in capsys.readouterr().out
     run(best, "--metric", "loss", "--mode", "min")
     assert "train_ab12c_00003 with loss=2" in capsys.readouterr().out
+
+
+class TestBestByAnEarlierResult:
+    """The metric is not reported with every result."""
+
+    @pytest.fixture
+    def sample(self, tmp_path: Path) -> SampleExperiment:
+        sample = SampleExperiment(tmp_path / "e", [1, 2, 3, 4])
+        first, second, third, _ = sample.trials
+        sample.report(first, 1.0, val_loss=0.5)
+        sample.report(second, 1.0, val_loss=0.2)
+        sample.report(second, 1.0, 1.0)
+        sample.report(third, 1.0, val_loss=0.1)
+        sample.report(third, 1.0, val_loss=0.3)
+        sample.report(third, 1.0, val_loss=math.nan)
+        sample.host.flush()
+        return sample
+
+    def best(self, sample: SampleExperiment, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+        assert main(["best", str(sample.folder), "--metric", "val_loss", "--json", *more]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    def test_is_the_latest_finite_value(self, sample: SampleExperiment, capsys: pytest.CaptureFixture[str]) -> None:
+        found = self.best(sample, capsys, "--mode", "min")
+        assert (found["trial_id"], found["value"]) == (sample.trials[1], 0.2)
+        assert self.best(sample, capsys, "--mode", "max")["value"] == 0.5
+        assert main(["best", str(sample.folder), "--metric", "val_loss", "--mode", "min"]) == 0
+        assert "with val_loss=0.2 at iteration 1 of 3\n" in capsys.readouterr().out
+
+    def test_in_a_bucket(
+        self, sample: SampleExperiment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage = MemoryStorage()
+        replica = Replica(sample.folder, storage)
+        for each in sample.host.engine.state.trials.values():
+            replica.trial_ended(sample.host.files.path(each).name)
+        replica.copy()
+        for module in (registry, reading):
+            monkeypatch.setattr(module, "open_storage", lambda _uri: storage)
+        assert main(["best", "s3://bucket/e", "--metric", "val_loss", "--mode", "min", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["value"] == 0.2
 
 
 def test_no_best_trial_is_said_on_standard_error_with_status_1(run: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ import pytest
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 from bucket_server import BucketServer
 from memory_storage import MemoryStorage
+from sample_experiment import SampleExperiment
 
 from trialpod import tune
 from trialpod.storage import registry
+from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage
 from trialpod.storage.s3 import routes
+from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.kube_client import storage as remote_storage
 from trialpod_operator.kube_client.backend import KubernetesBackend
 from trialpod_operator.kube_client.client import Experiments
@@ -84,6 +88,21 @@ class TestPortForward:
         text = trialpod("logs", "climb", "0")
         assert text.splitlines()[-1] == "step 4999"
         assert store.hosts == {"minio.storage.svc:9000"}, "signed for the store's own address"
+        assert store.keys == {"a"}, "with the keys of the Secret"
+
+    def test_reads_the_results_of_single_trials(self, store: BucketServer, trialpod: Run, tmp_path: Path) -> None:
+        sample = SampleExperiment(tmp_path / "climb", [1, 2])
+        first, second = sample.trials
+        sample.report(first, 1.0, loss=0.5)
+        sample.report(second, 1.0, loss=0.2)
+        sample.report(second, 1.0, loss=math.nan)
+        sample.host.flush()
+        replica = Replica(sample.folder, DirectoryStorage(store.folder / "runs/climb"))
+        for each in sample.host.engine.state.trials.values():
+            replica.trial_ended(sample.host.files.path(each).name)
+        replica.copy()
+        found = json.loads(trialpod("best", "climb", "--metric", "loss", "--mode", "min", "--json"))
+        assert (found["trial_id"], found["value"]) == (second, 0.2)
         assert store.keys == {"a"}, "with the keys of the Secret"
 
     def test_takes_the_permissions_of_the_user(self, server: ApiServer, store: BucketServer) -> None:
