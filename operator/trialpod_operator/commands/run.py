@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -59,8 +60,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true",
                         help="with a program or a manifest of one: print the command lines of the first trials, and "
                         "run nothing")  # fmt: skip
-    parser.add_argument("--cpus", type=float, metavar="N", help="let trials use N CPUs instead of all of the machine")
-    parser.add_argument("--gpus", type=int, metavar="N", help="let trials use N GPUs instead of all of the machine")
+    parser.add_argument(
+        "--cpus", type=_amount, metavar="N", help="let trials use N CPUs instead of all of the machine"
+    )
+    parser.add_argument(
+        "--gpus", type=_count, metavar="N", help="let trials use N GPUs instead of all of the machine"
+    )
     parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
                         help="show the output of this trial while it runs: its number, its id, or all (the default "
                         "of scripts, and of manifests with -v)")  # fmt: skip
@@ -363,6 +368,22 @@ def _retried(args: argparse.Namespace) -> str:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 

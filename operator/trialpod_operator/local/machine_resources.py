@@ -11,7 +11,7 @@ Two rules for the environment of a trial:
 
 * ``CUDA_VISIBLE_DEVICES`` names the trial's GPUs. A trial that asked for none sees none, as in a cluster and as in
   Ray Tune: several uncounted trials on one GPU die of its memory at random. `MachineResources.hint` tells the user
-  about idle GPUs. On a machine without GPUs the variable is left alone.
+  about idle GPUs. On a machine without GPUs the variable is left alone, unless the user says that there are none.
 * ``OMP_NUM_THREADS`` (which OpenMP, OpenBLAS, MKL and PyTorch all follow) is the trial's cpus rounded down, at least
   1, unless the user has set it: by default each trial would start a thread for every core of the machine.
 """
@@ -48,12 +48,14 @@ class Machine:
         memory: bytes.
         gpus: ids as ``CUDA_VISIBLE_DEVICES`` takes them.
         custom: amounts of other resources, by name.
+        hides_gpus: whether trials see no GPU even though there may be some.
     """
 
     cpus: float
     memory: int
     gpus: tuple[str, ...] = ()
     custom: Mapping[str, float] = field(default_factory=dict)
+    hides_gpus: bool = False
 
     @classmethod
     def detect(
@@ -87,7 +89,13 @@ class Machine:
         if gpus is not None:  # of those that the user may use, if any are visible
             found = found[:gpus] if len(found) >= gpus else tuple(str(i) for i in range(gpus))
         memory = memory if limit is None else min(memory, limit)
-        return cls(cpus=cpus, memory=memory, gpus=found, custom=read_amounts(RESOURCES, variables.get(RESOURCES, "")))
+        return cls(
+            cpus=cpus,
+            memory=memory,
+            gpus=found,
+            custom=read_amounts(RESOURCES, variables.get(RESOURCES, "")),
+            hides_gpus=gpus == 0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +190,7 @@ class MachineResources:
             self._custom[name] -= amount
         self._allocations[key] = (need, chosen)
         env = self.thread_env(request)
-        if self.machine.gpus:
+        if self.machine.gpus or self.machine.hides_gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
         return Allocation(key=key, cpus=need.cpu / _UNIT, gpus=tuple(chosen), env=env)
 

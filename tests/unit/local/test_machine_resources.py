@@ -76,6 +76,12 @@ def test_a_trial_sees_its_own_gpus_only() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in resources_of(Machine(cpus=1, memory=1)).acquire("a", {}).env
 
 
+@pytest.mark.parametrize(("said", "environ"), [(0, {}), (None, {"TRIALPOD_GPUS": "0"})])
+def test_a_trial_sees_no_gpu_where_there_are_to_be_none(said: int | None, environ: dict[str, str]) -> None:
+    machine = Machine.detect(gpus=said, environ={"CUDA_VISIBLE_DEVICES": "2", **environ})
+    assert resources_of(machine).acquire("a", {}).env["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_idle_gpus_are_pointed_out() -> None:
     assert "--set spec.resources.gpu=1" in resources_of().hint({"cpu": 1})
     assert resources_of().hint({"gpu": 1}) is None
