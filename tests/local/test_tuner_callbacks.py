@@ -118,6 +118,36 @@ told(states=[s for s in second.seen if s[0] == "state"], results=second.results,
     assert second["results"] == 4
 
 
+def test_state_that_cannot_be_pickled_hides_no_other_error(shell: Shell) -> None:
+    facts = script(
+        shell,
+        """
+class Locked(tune.Callback):
+    fails = ""
+    def on_trial_result(self, **info):
+        if self.fails == "result":
+            raise OSError("no room for the log")
+    def on_experiment_end(self, trials, **info):
+        if self.fails == "end":
+            raise OSError("no room at the end")
+    def get_state(self):
+        return {"lock": threading.Lock()}
+
+for fails in ("result", "end", ""):
+    Locked.fails = fails
+    try:
+        Tuner(lambda config: {"score": 1}, run_config=RunConfig(name=f"exp{fails}", storage_path=STORAGE, verbose=0,
+            callbacks=[Locked()])).fit()
+    except Exception as error:
+        told(kind=type(error).__name__, notes=error.__notes__)
+""",
+    )
+    assert [fact["kind"] for fact in facts] == ["OSError", "OSError", "TypeError"]
+    assert "in on_trial_result()" in str(facts[0]["notes"])
+    assert "in on_experiment_end()" in str(facts[1]["notes"])
+    assert "what get_state() of the callback Locked returned cannot be pickled" in str(facts[2]["notes"])
+
+
 def test_a_reporter_of_ones_own_sees_all_trials(shell: Shell) -> None:
     shell.write(
         "script.py",

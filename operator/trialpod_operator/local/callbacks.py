@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import time
@@ -30,7 +31,7 @@ from trialpod.protocol.values import open_leniently
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import CALLBACKS_FILE, LOG_FILE, TRIALPOD_DIR
 from trialpod.tune.callback import Callback
-from trialpod.tune.callback_list import CallbackList
+from trialpod.tune.callback_list import CallbackError, CallbackList
 from trialpod.tune.result import Metrics, checkpoints_in
 from trialpod.tune.trial import Trial as TrialView
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued
@@ -41,6 +42,8 @@ from trialpod_operator.experiment.trial_files import complete_result
 
 if TYPE_CHECKING:
     from trialpod.tune.outcomes import TrialOutcome
+
+logger = logging.getLogger(__name__)
 
 MIN_SAVE_INTERVAL_S = 10.0
 """Minimum interval between two writes of the callbacks' state."""
@@ -136,15 +139,21 @@ class Callbacks:
         """Call ``on_experiment_end``, once, and save what the callbacks want to remember.
 
         Raises:
-            CallbackError: a callback raised an exception; all were called.
+            CallbackError: a callback raised an exception, or its state cannot be pickled; all were called.
+            StorageError: the state cannot be written.
         """
         if self._ended or self._journaled is None:
             return
         self._ended = True
         try:
             self._hooks.end(trials=self.trials)
-        finally:
-            self._save()
+        except BaseException:
+            try:
+                self._save()
+            except (CallbackError, StorageError) as error:
+                logger.error("%s", error)  # beside the one that is raised
+            raise
+        self._save()
 
     # -- inside --
 
@@ -226,12 +235,9 @@ class Callbacks:
 
     def _save(self) -> None:
         self._saved_at = self._clock()
-        states = self._hooks.get_state()
-        if not states:
+        data = self._hooks.pickled_state()
+        if not data:
             return
-        import cloudpickle
-
-        data = cloudpickle.dumps(states)
         temporary = self._state_file.with_suffix(".tmp")
         try:
             temporary.write_bytes(data)

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trialpod.errors import StorageError
 from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, AttemptEnd
 from trialpod.runner.fork_server.protocol import Preloaded
 from trialpod.storage.layout import LOG_FILE
@@ -385,7 +386,7 @@ class LocalShell(Shell):
             return
         try:
             self._callbacks.end()
-        except CallbackError as error:
+        except (CallbackError, StorageError) as error:
             if self._failure is None:
                 raise
             logger.error("%s", error)  # beside the one that ended the run

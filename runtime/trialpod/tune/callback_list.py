@@ -139,6 +139,25 @@ class CallbackList:
                 states[_key(index, callback)] = state
         return states
 
+    def pickled_state(self) -> bytes:
+        """Return what `get_state` returns, pickled; empty when the callbacks want nothing."""
+        import cloudpickle
+
+        states = self.get_state()
+        try:
+            return cloudpickle.dumps(states) if states else b""
+        except Exception as problem:
+            for index, callback in enumerate(self._callbacks):
+                try:
+                    cloudpickle.dumps(states.get(_key(index, callback)))
+                except Exception as error:
+                    raise CallbackError(
+                        f"what get_state() of the callback {type(callback).__name__} returned cannot be pickled: "
+                        f"{error}; leave that out of the state. The experiment was ended, and Tuner.restore(...) "
+                        "continues with it"
+                    ) from error
+            raise CallbackError(f"the state of the callbacks cannot be pickled: {problem}") from problem
+
     def set_state(self, states: dict[str, dict[str, Any]]) -> None:
         """Give back what `get_state` returned; one that is at another place now, or of another class, gets none."""
         for index, callback in enumerate(self._callbacks):

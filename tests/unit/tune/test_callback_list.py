@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -74,6 +76,21 @@ def test_states_return_by_place_and_class() -> None:
     CallbackList([Callback(), Recorder(seen, "b")]).set_state(states)
     CallbackList([Recorder(seen, "c")]).set_state(states)
     assert seen == [("b", {"seen": 0})]
+
+
+class TestPickledState:
+    def test_has_what_each_callback_wants(self) -> None:
+        assert CallbackList([Callback()]).pickled_state() == b""
+        assert pickle.loads(CallbackList([Callback(), Recorder([])]).pickled_state()) == {"1:Recorder": {"seen": 0}}
+
+    def test_what_cannot_be_pickled_names_the_callback(self) -> None:
+        class Locked(Callback):
+            def get_state(self) -> dict[str, Any]:
+                return {"lock": threading.Lock()}
+
+        with pytest.raises(CallbackError, match=r"get_state\(\) of the callback Locked .*'_thread.lock'") as caught:
+            CallbackList([Recorder([]), Locked()]).pickled_state()
+        assert isinstance(caught.value.original(), TypeError)
 
 
 def test_a_slow_hook_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
