@@ -13,7 +13,7 @@ from trialpod_operator.commands import target
 from trialpod_operator.display.words import plural
 
 if TYPE_CHECKING:
-    from trialpod_operator.view.location import Location
+    from trialpod.storage.base import Storage
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,16 +31,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the file."""
-    from trialpod_operator.view.location import Location
-
-    for name in (options.csv, options.parquet, options.optuna_journal):
-        if name not in (None, "-"):
+    for name in (options.csv if options.csv != "-" else None, options.parquet, options.optuna_journal):
+        if name is not None:
             _refuse_file(Path(name), options.force)
+    write = _write_table if options.optuna_journal is None else _write_study
     location = target.location(options.directory, options)
     if location is not None:
-        return _export(Location(location), options)
+        return write(location, None, options)
     with target.stored_experiment(options.directory, options) as (_, _, uri, storage):
-        return _export(Location(uri, storage), options)
+        return write(uri, storage, options)
 
 
 def _refuse_file(file: Path, force: bool) -> None:
@@ -50,27 +49,40 @@ def _refuse_file(file: Path, force: bool) -> None:
         raise InvalidInputError(f"{file.parent} is not a folder; create it, or name a file in another one")
 
 
-def _export(source: Location, options: argparse.Namespace) -> int:
+def _write_table(location: str, storage: Storage | None, options: argparse.Namespace) -> int:
     from trialpod_operator.view import exports
+    from trialpod_operator.view.reading import live_view, read_view
+
+    if storage is None:
+        rows = live_view(location, rows=None)[0].rows
+    else:
+        rows = read_view(location, rows=None, storage=storage).rows
+    if options.csv == "-":
+        print(exports.results_csv(rows))
+        return 0
+    if options.csv is not None:
+        exports.write_csv(rows, Path(options.csv))
+    else:
+        exports.write_parquet(rows, Path(options.parquet))
+    return _report(options.csv or options.parquet, len(rows))
+
+
+def _write_study(location: str, storage: Storage | None, options: argparse.Namespace) -> int:
+    from trialpod_operator.view import exports
+    from trialpod_operator.view.location import Location
     from trialpod_operator.view.model import ExperimentModel
 
-    model = ExperimentModel(source)
+    model = ExperimentModel(Location(location, storage))
     try:
         model.load()
-        rows = model.rows()
-        if options.csv == "-":
-            print(exports.results_csv(rows))
-            return 0
-        if options.csv is not None:
-            exports.write_csv(rows, Path(options.csv))
-        elif options.parquet is not None:
-            exports.write_parquet(rows, Path(options.parquet))
-        else:
-            exports.write_optuna_journal(model, Path(options.optuna_journal))
+        exports.write_optuna_journal(model, Path(options.optuna_journal))
+        return _report(options.optuna_journal, len(model.rows()))
     finally:
-        source.close()
-    written = options.csv or options.parquet or options.optuna_journal
-    print(f"{written}: {plural(len(rows), 'trial')}", file=sys.stderr)
+        model.location.close()
+
+
+def _report(file: str, count: int) -> int:
+    print(f"{file}: {plural(count, 'trial')}", file=sys.stderr)
     return 0
 
 

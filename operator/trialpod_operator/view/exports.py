@@ -64,7 +64,7 @@ def write_csv(rows: Sequence[TrialRow], file: Path) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    _write_whole(file, lambda path: path.write_text(results_csv(rows) + "\n"))
+    _write_whole(file, lambda path: path.write_text(results_csv(rows) + "\n", encoding="utf-8"))
 
 
 def write_parquet(rows: Sequence[TrialRow], file: Path) -> None:
@@ -86,11 +86,12 @@ def write_parquet(rows: Sequence[TrialRow], file: Path) -> None:
 
 
 def _column(values: list[Any]) -> list[Any]:
+    """Return values of one type that Parquet has: integers of 64 bits, floats, texts, bools, bytes."""
     plain = [readable(value) for value in values]
     kinds = {type(value) for value in plain if value is not None}
-    if kinds <= {int, float}:
-        small = all(abs(value) < 2**53 for value in plain if isinstance(value, int))
-        return [None if value is None else float(value) for value in plain] if float in kinds and small else plain
+    limit = 2**53 if float in kinds else 2**63  # as a float it would be another number
+    if kinds <= {int, float} and all(-limit <= value < limit for value in plain if isinstance(value, int)):
+        return [None if value is None else float(value) for value in plain] if float in kinds else plain
     if len(kinds) <= 1 and kinds <= {str, bool, bytes}:
         return plain
     return [None if value is None else str(value) for value in plain]

@@ -2,17 +2,23 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pyarrow.parquet
 import pytest
+from display_views import trial as trial_row
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from sample_experiment import SampleExperiment
 
 from trialpod.cli.main import main
+from trialpod_operator.view import exports
 
 
 @pytest.fixture
@@ -75,6 +81,60 @@ class TestTables:
         with file.open() as written:
             again = list(csv.DictReader(written))
         assert [row["trial_id"] for row in again] == sample.trials
+
+    def test_an_interrupted_trial_is_as_results_has_it(
+        self, sample: SampleExperiment, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        shown = []
+        for command in ("export", "results"):
+            assert main([command, str(sample.folder), "--csv"]) == 0
+            rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+            shown.append(sorted((row["trial_id"], row["status"], float(row["run_time_s"])) for row in rows))
+        assert shown[0] == shown[1]
+        assert shown[0][3][1] == "PENDING"
+        assert shown[0][3][2] < 60
+
+    def test_csv_is_utf_8_in_any_locale(self, sample: SampleExperiment, tmp_path: Path) -> None:
+        sample.report(sample.trials[3], 1.0, größe="日本")
+        sample.host.flush()
+        file = tmp_path / "e.csv"
+        environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+        program = "import sys; from trialpod.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-c", program, "export", str(sample.folder), "--csv", str(file)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "日本" in file.read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize("form", ["--parquet", "--optuna-journal"])
+    def test_only_csv_goes_to_standard_output(
+        self,
+        sample: SampleExperiment,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        form: str,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("-").write_text("mine")
+        assert main(["export", str(sample.folder), form, "-"]) == 2
+        assert "- exists; --force replaces it" in capsys.readouterr().err
+        assert Path("-").read_text() == "mine"
+
+    @pytest.mark.parametrize(
+        ("values", "column"),
+        [
+            ([1, 2], [1, 2]),
+            ([2**63 - 1, -(2**63)], [2**63 - 1, -(2**63)]),
+            ([2**64, 1], [str(2**64), "1"]),
+            ([2**53 - 1, 0.5], [float(2**53 - 1), 0.5]),
+            ([2**53 + 1, 0.5], [str(2**53 + 1), "0.5"]),
+            ([True, 1], ["True", "1"]),
+        ],
+    )
+    def test_parquet_changes_no_number(self, tmp_path: Path, values: list[Any], column: list[Any]) -> None:
+        rows = [trial_row(number, last_result={"value": value}) for number, value in enumerate(values)]
+        exports.write_parquet(rows, tmp_path / "e.parquet")
+        assert pyarrow.parquet.read_table(tmp_path / "e.parquet").column("value").to_pylist() == column
 
     def test_parquet_has_typed_columns(self, sample: SampleExperiment, tmp_path: Path) -> None:
         file = tmp_path / "e.parquet"
