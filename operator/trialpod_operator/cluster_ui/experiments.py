@@ -61,7 +61,7 @@ class ClusterLocation(Location):
         experiment: its manifest, with the storage that holds for it.
         namespace: of the experiment.
         rules: the operator's settings.
-        keys_dir: for the keys of the Secret that it names; removed by `close`.
+        keys_dir: for the keys of the Secret that it names, and the copy of its journal; removed by `close`.
         secret: reads a Secret of the namespace; None: there is none of that name.
         clock: monotonic seconds.
 
@@ -92,7 +92,8 @@ class ClusterLocation(Location):
         files = self._read_keys()
         found = storage_access.location(experiment, keys_dir, files, rules)
         options = msgspec.structs.replace(found.own, create_bucket=False)
-        super().__init__(found.uri, open_storage(found.uri, options, check=False), experiment.name)
+        storage = open_storage(found.uri, options, check=False)
+        super().__init__(found.uri, storage, experiment.name, keys_dir / "copy")
 
     def refresh(self) -> None:
         """Bring the copy of the journal up to date, with the present keys of the Secret.
@@ -146,7 +147,7 @@ class ClusterExperiments:
         client: of the API server, with this process's permissions.
         reviews: what users may see.
         rules: the operator's settings for storages.
-        work_dir: for keys; nothing in it outlives this process.
+        work_dir: for keys and copies of journals; nothing in it outlives this process for long.
         namespaces: those that are served; empty = all.
         clock: monotonic seconds.
     """

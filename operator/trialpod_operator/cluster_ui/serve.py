@@ -2,6 +2,7 @@
 
 It is a process apart from the operator: what people look at costs the operator's event loop nothing, its service
 account can only read, and it may end at any moment. The next one reads the journals again, and users sign in again.
+It removes the keys and copies that a process which was killed has left on the pod's disk.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import uvicorn
 
 from trialpod import variables
 from trialpod.errors import InvalidInputError
+from trialpod.storage.scratch import Scratch
 from trialpod_operator.api.nesting import allow_deep_json
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster_ui.actions import ClusterActions
@@ -34,6 +35,7 @@ from trialpod_operator.ui.serve import PageServer
 PORT = 8080
 DROP_INTERVAL_S = 60.0
 REQUEST_TIMEOUT_S = 10.0
+WORK_DIR_PREFIX = "trialpod-ui-"
 
 Clock = Callable[[], float]
 
@@ -81,7 +83,7 @@ class SharedPage:
     Args:
         access: to the API server, with the page's own permissions.
         options: the settings.
-        work_dir: for keys of storages; it is this process's own.
+        work_dir: for keys of storages and copies of journals; it is this process's own.
         clock: monotonic seconds.
 
     Attributes:
@@ -123,8 +125,9 @@ def serve_shared(host: str = "", port: int = PORT) -> int:
     """
     options = SharedOptions.from_environment()
     allow_deep_json()
-    with tempfile.TemporaryDirectory(prefix="trialpod-ui-") as work_dir:
-        page = SharedPage(find_access(), options, Path(work_dir))
+    work_dir = Scratch(None, WORK_DIR_PREFIX)
+    try:
+        page = SharedPage(find_access(), options, Path(work_dir.path))
         try:
             # No access log: addresses have names of experiments in them.
             config = uvicorn.Config(
@@ -141,6 +144,8 @@ def serve_shared(host: str = "", port: int = PORT) -> int:
             return asyncio.run(_run(PageServer(config, page.server.stop), page.experiments))
         finally:
             page.close()
+    finally:
+        work_dir.remove()
 
 
 async def _run(server: PageServer, experiments: ClusterExperiments) -> int:

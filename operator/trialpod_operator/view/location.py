@@ -17,6 +17,7 @@ class Location:
         uri: a folder's path or a storage's URI.
         storage: that of the URI, when it is open already; None opens it with this process's keys.
         name: of the experiment; None is the last part of the URI.
+        copy: where a bucket's journal is copied to, and nothing else is; None is a temporary folder.
 
     Attributes:
         uri: as given, normalized.
@@ -29,7 +30,9 @@ class Location:
         StorageError: the storage cannot be opened.
     """
 
-    def __init__(self, uri: str | Path, storage: Storage | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, uri: str | Path, storage: Storage | None = None, name: str | None = None, copy: Path | None = None
+    ) -> None:
         self.uri = normalize_uri(str(uri)).rstrip("/") or "/"
         folder = local_folder(self.uri)
         self._copy: JournalCopy | None = None
@@ -41,8 +44,11 @@ class Location:
         # A refusal of the storage is reported at the first read: on the page, not by a command that ends.
         self.storage = open_storage(self.uri, check=False) if storage is None else storage
         self.name = name or self.uri.partition("?")[0].rpartition("/")[2]
-        self._scratch = tempfile.TemporaryDirectory(prefix="trialpod-")
-        self.directory = Path(self._scratch.name)
+        if copy is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="trialpod-")
+            copy = Path(self._scratch.name)
+        copy.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory = copy
         self._copy = JournalCopy(self.storage, self.directory)
 
     @property
@@ -61,6 +67,6 @@ class Location:
             self._copy.refresh()
 
     def close(self) -> None:
-        """Remove the copy."""
+        """Remove the copy, if it is in a temporary folder."""
         if self._scratch is not None:
             self._scratch.cleanup()

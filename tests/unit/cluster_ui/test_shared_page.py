@@ -7,6 +7,9 @@ import json
 import logging
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -416,6 +419,32 @@ class TestListening:
         assert serve.serve_shared(port=0) == 0
         assert answers == dict.fromkeys([socket.AF_INET, *([socket.AF_INET6] if has_ipv6() else [])], 303)
 
+    def test_removes_what_a_killed_process_has_left(
+        self, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code = (
+            "import os, signal, sys; from pathlib import Path; from trialpod.storage.scratch import Scratch; "
+            "Path(Scratch(Path(sys.argv[1]), sys.argv[2]).path, 'keys').touch(); os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        subprocess.run([sys.executable, "-c", code, disk, serve.WORK_DIR_PREFIX], check=False)
+        (left,) = disk.iterdir()
+        found: list[Path] = []
+
+        class Visited(PageServer):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                found.extend(disk.iterdir())
+                self.should_exit = True
+
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        monkeypatch.setattr(serve, "PageServer", Visited)
+        assert serve.serve_shared(port=0) == 0
+        assert len(found) == 1
+        assert found != [left]
+        assert not list(disk.iterdir())
+
 
 def has_ipv6() -> bool:
     """Return whether this machine has it."""
@@ -430,7 +459,7 @@ class TestBounds:
     def test_what_nobody_looks_at_is_dropped(self, page: SharedPage, world: World, tmp_path: Path) -> None:
         client = client_of(page, ANN)
         assert client.get("/api/experiments/team.climb").status_code == 200
-        assert list((tmp_path / "work").iterdir())
+        assert list((tmp_path / "work").rglob(EXPERIMENT_KEY)), "its journal is beside its keys"
         page.experiments.drop_idle()
         assert list((tmp_path / "work").iterdir())
         world.now += shared.IDLE_S
