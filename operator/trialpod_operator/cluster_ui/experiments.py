@@ -9,12 +9,14 @@ Invariants:
 * What a user may not see is not found: no user learns names of other namespaces.
 * An id is looked up, and never used as a path. What is stored of another namespace's experiment is refused.
 * Nothing is written, to the API server or to a storage.
+* A storage that does not answer holds a thread for seconds only: the threads are all users'.
 * Models are bounded in number. One that has not been viewed for a while is dropped, with its copy of the journal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shutil
 import threading
@@ -50,6 +52,12 @@ RESOURCE_INTERVAL_S = 5.0
 
 SECRET_INTERVAL_S = 60.0
 """Minimum interval between two reads of the Secret with a storage's keys."""
+
+STORAGE_RETRY_S = 3.0
+"""How long a request to a storage is retried: the page shows what is known, and asks again."""
+
+STORAGE_TIMEOUT_S = 10.0
+"""Maximum time that a storage may be silent."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -88,10 +96,11 @@ class ClusterLocation(Location):
         self._keys_dir = keys_dir
         self._secret = secret
         self._clock = clock
-        self._own = False  # whether what is stored there is known to be this experiment's
         files = self._read_keys()
         found = storage_access.location(experiment, keys_dir, files, rules)
-        options = msgspec.structs.replace(found.own, create_bucket=False)
+        options = msgspec.structs.replace(
+            found.own, create_bucket=False, retry_s=STORAGE_RETRY_S, timeout_s=STORAGE_TIMEOUT_S
+        )
         storage = open_storage(found.uri, options, check=False)
         super().__init__(found.uri, storage, experiment.name, keys_dir / "copy")
 
@@ -106,14 +115,12 @@ class ClusterLocation(Location):
             with contextlib.suppress(TrialpodError):  # those that were read before may still open it
                 self._read_keys()
         super().refresh()
-        if not self._own:
-            owner = stored_document(self.directory).get("namespace", self.namespace)
-            if owner != self.namespace:
-                raise InvalidInputError(
-                    "what is stored there is of an experiment of another namespace; give this one a spec.storage.uri "
-                    "or a metadata.name of its own"
-                )
-            self._own = True
+        # Each time: another experiment may have begun where this one was deleted.
+        if stored_document(self.directory).get("namespace", self.namespace) != self.namespace:
+            raise InvalidInputError(
+                "what is stored there is of an experiment of another namespace; give this one a spec.storage.uri "
+                "or a metadata.name of its own"
+            )
 
     def close(self) -> None:
         """Close the storage, and remove the copy and the keys."""
@@ -165,6 +172,7 @@ class ClusterExperiments:
         self._reviews = reviews
         self._rules = rules
         self._work_dir = work_dir
+        self._numbers = itertools.count(1)
         self._namespaces = namespaces
         self._clock = clock
         self._lock = threading.Lock()
@@ -249,7 +257,9 @@ class ClusterExperiments:
             )
         experiment = storage_access.with_storage(checked.experiment, namespace, self._rules)
         api = Experiments(self._client, namespace)
-        location = ClusterLocation(experiment, namespace, self._rules, self._work_dir / uid, api.secret, self._clock)
+        # A folder of its own: an earlier model of the experiment may still be closing.
+        keys_dir = self._work_dir / f"{uid}-{next(self._numbers)}"
+        location = ClusterLocation(experiment, namespace, self._rules, keys_dir, api.secret, self._clock)
         model = ExperimentModel(location, standing=lambda: self._standing(key))
         made = _Known(uid, model)
         made.asked_at = self._clock()

@@ -65,7 +65,7 @@ class SignIn:
             Route("/signout", self._sign_out, methods=["POST"]),
             Route("/signin.js", lambda _request: FileResponse(STATIC / "js" / "sign_in.js")),
             Route("/signin.css", lambda _request: FileResponse(STATIC / "style.css")),
-            Route("/healthz", lambda _request: PlainTextResponse("ok")),
+            Route("/healthz", _health),
         ]
 
     async def authenticate(self, request: Request) -> tuple[User, str] | Response | None:
@@ -141,6 +141,11 @@ class SignIn:
         response = Response(status_code=204)
         response.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=_is_https(request))
         return response
+
+
+async def _health(_request: Request) -> Response:
+    """Answer on the event loop: the threads may all wait for a storage, and the process is healthy."""
+    return PlainTextResponse("ok")
 
 
 def _is_https(request: Request) -> bool:

@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from api_server import ApiServer, condition_of, experiment_object, trial_object
 from bucket_server import BucketServer
@@ -29,6 +31,7 @@ from trialpod_operator.cluster_ui.serve import SharedOptions, SharedPage
 from trialpod_operator.experiment.replica.journal_layout import JOURNAL, folder_of, piece_key
 from trialpod_operator.experiment.stored import JOURNAL_ID, read_stored, write_stored
 from trialpod_operator.kube_client.kubeconfig import find_access
+from trialpod_operator.ui.access import User
 from trialpod_operator.ui.serve import PageServer
 
 Json = dict[str, Any]
@@ -237,6 +240,53 @@ class TestSight:
         world.now += 11.0
         assert client.get("/api/experiments/team.climb").status_code == 404
         assert listed(client) == []
+
+    def test_another_namespaces_data_is_refused_later_too(self, page: SharedPage, world: World) -> None:
+        """The experiment's data is deleted, and another namespace's experiment of its name begins there."""
+        client = client_of(page, ANN)
+        assert client.get("/api/experiments/team.climb").json()["damaged"] is None
+        rows = client.get("/api/experiments/team.climb/trials").json()["trials"]
+        places = [world.bucket.folder / "experiments" / name for name in ("climb", "swim")]
+        shutil.rmtree(places[0])
+        shutil.copytree(places[1], places[0])
+        page.experiments.model(User("ann", token=ANN), "team.climb").refresh()
+        assert "another namespace" in client.get("/api/experiments/team.climb").json()["damaged"]["message"]
+        assert client.get("/api/experiments/team.climb/trials").json()["trials"] == rows
+
+
+class TestStorageOutage:
+    def test_requests_are_answered_from_what_is_known(
+        self, page: SharedPage, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shared, "STORAGE_RETRY_S", 0.1)
+        client = client_of(page, ANN)
+        assert client.get("/api/experiments/team.climb").json()["stale_since"] is None
+        world.bucket.is_away = True
+        began = time.monotonic()
+        page.experiments.model(User("ann", token=ANN), "team.climb").refresh()
+        header = client.get("/api/experiments/team.climb").json()
+        assert (header["stale_since"] is None, header["trials"]) == (False, 2)
+        assert time.monotonic() - began < 30.0  # a storage's own default is to retry for 60 s
+
+    def test_probes_are_answered_while_all_threads_wait(self, page: SharedPage) -> None:
+        async def probe() -> int:
+            threads = anyio.to_thread.current_default_thread_limiter()
+            for number in range(int(threads.total_tokens)):
+                threads.acquire_on_behalf_of_nowait(number)
+            sent: list[Json] = []
+
+            async def receive() -> Json:
+                return {"type": "http.request"}
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            request = {"type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "scheme": "http"}
+            scope = {**request, "headers": [(b"host", b"127.0.0.1:8080")]}
+            await asyncio.wait_for(page.server.app()(scope, receive, send), 30)
+            return int(sent[0]["status"])
+
+        assert asyncio.run(probe()) == 200
 
 
 class TestSignIn:
@@ -476,6 +526,22 @@ class TestBounds:
         for name in ("team.climb", "other.swim", "team.climb"):
             assert client.get(f"/api/experiments/{name}").status_code == 200
             assert len(list((tmp_path / "work").iterdir())) == 1
+
+    def test_closing_an_earlier_model_leaves_the_keys_of_a_later_one(
+        self, page: SharedPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = client_of(page, ANN)
+        client.get("/api/experiments/team.climb")
+        model = page.experiments.model(User("ann", token=ANN), "team.climb")
+        (keys,) = (tmp_path / "work").iterdir()
+        monkeypatch.setattr(model, "close", lambda: None)  # it waits for the storage
+        page.experiments._drop(("team", "climb"))
+        assert client.get("/api/experiments/team.climb").status_code == 200
+        monkeypatch.undo()
+        model.close()
+        (left,) = (tmp_path / "work").iterdir()
+        assert left != keys
+        assert list(left.iterdir())
 
     def test_an_experiment_of_the_same_name_is_another(self, world: World, page: SharedPage) -> None:
         client = client_of(page, ANN)

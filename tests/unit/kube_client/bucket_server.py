@@ -17,6 +17,8 @@ class BucketServer:
         self.hosts: set[str] = set()
         self.keys: set[str] = set()
         """Access keys that requests were signed with."""
+        self.is_away = False
+        """Whether every request is answered with 503."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -41,7 +43,9 @@ class BucketServer:
                 parts = urlsplit(self.path)
                 key = unquote(parts.path).split("/", 2)[2] if parts.path.count("/") > 1 else ""
                 path = outer.folder / key
-                if self.command == "PUT":
+                if outer.is_away:
+                    self._answer(503)
+                elif self.command == "PUT":
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(body)
                     self._answer(200)
