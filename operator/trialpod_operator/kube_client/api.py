@@ -7,8 +7,9 @@ kinds, Kueue's and the core's are asked in the same way, and no request is spent
 from __future__ import annotations
 
 import json
+import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_S = 6 * 3600.0
 """Maximum time without a line of a log that is followed."""
+
+MAX_PART_BYTES = 64 * 1024
+"""Of a line of which parts are yielded."""
+
+_LINE_END = re.compile(rb"(?<=\n)")
+_PART_END = re.compile(rb"(?<=\n)|(?<=\r)(?=[^\n])")  # a newline may follow what ends with a carriage return
 
 BEARER_TOKEN = ["BearerToken"]
 MERGE_PATCH = "application/merge-patch+json"
@@ -84,8 +91,13 @@ class KubeClient:
             raise _refused(method, path, response.status, answer)
         return found
 
-    def lines(self, path: str, *, query: Mapping[str, str] | None = None) -> Iterator[bytes]:
+    def lines(self, path: str, *, query: Mapping[str, str] | None = None, partial: bool = False) -> Iterator[bytes]:
         """Yield the lines of an answer that is text, as they come, each with its end; a log that is followed, say.
+
+        Args:
+            path: of the text.
+            query: parameters.
+            partial: yield parts of lines too: what ends with a carriage return, as progress bars do, or is long.
 
         Raises:
             ApiError: the server refuses.
@@ -96,13 +108,7 @@ class KubeClient:
             try:
                 if response.status >= 400:
                     raise _refused("GET", path, response.status, response.data)
-                rest = b""
-                for piece in response.stream(None):
-                    *whole, rest = (rest + piece).split(b"\n")
-                    for line in whole:
-                        yield line + b"\n"
-                if rest:
-                    yield rest
+                yield from split_lines(response.stream(None), partial=partial)
             finally:
                 response.close()
 
@@ -164,6 +170,24 @@ class _Unreachable:
         raise ClusterUnreachableError(
             f"the cluster at {self._access.server} cannot be reached: {text}; {remedy} (from {self._access.source})"
         ) from error
+
+
+def split_lines(pieces: Iterable[bytes], *, partial: bool) -> Iterator[bytes]:
+    """Yield the lines of a text that comes in pieces, each with its end; `partial` as for `KubeClient.lines`."""
+    end = _PART_END if partial else _LINE_END
+    held: list[bytes] = []  # of the line that has not ended
+    for piece in pieces:
+        held.append(piece)
+        if not partial and b"\n" not in piece:
+            continue
+        *whole, rest = end.split(b"".join(held))
+        yield from whole
+        if partial and len(rest) > MAX_PART_BYTES:
+            yield rest
+            rest = b""
+        held = [rest]
+    if rest := b"".join(held):
+        yield rest
 
 
 def _refused(method: str, path: str, status: int, answer: bytes) -> ApiError:

@@ -267,7 +267,7 @@ class Experiments:
         timestamps: bool = False,
         since: str = "",
     ) -> Iterator[bytes]:
-        """Yield the lines that a pod has printed; with `follow` until it ends.
+        """Yield the lines that a pod has printed; with `follow` until it ends, and parts of lines too.
 
         Args:
             pod: its name.
@@ -285,7 +285,7 @@ class Experiments:
         query = {name: "true" for name, given in flags.items() if given}
         query |= {name: text for name, text in (("container", container), ("sinceTime", since)) if text}
         try:
-            yield from self.client.lines(f"{self._core_path('pods', pod)}/log", query=query)
+            yield from self.client.lines(f"{self._core_path('pods', pod)}/log", query=query, partial=follow)
         except (UnauthorizedError, ForbiddenError) as error:
             raise self._explained(error, "get", "pods/log") from error
 

@@ -35,12 +35,16 @@ class _Position:
         attempt: of that trial.
         stamp: of the last line that was read, as the API server takes it.
         moment: the same, to compare.
+        read: how many bytes of that line were read.
+        ended: they are the whole line.
     """
 
     trial_id: str
     attempt: int
     stamp: str = ""
     moment: Moment | None = None
+    read: int = 0
+    ended: bool = True
 
 
 class PodOutput:
@@ -64,7 +68,7 @@ class PodOutput:
         return attempt >= self._newest and (_uid(pod), attempt) not in self._complete
 
     def lines(self, pod: Json, *, follow: bool = False) -> Iterator[bytes]:
-        """Yield what the trial has printed in a pod since it was read last.
+        """Yield what the trial has printed in a pod since it was read last: lines, and parts of them with `follow`.
 
         Args:
             pod: it may have run other trials too.
@@ -113,16 +117,27 @@ class PodOutput:
         lines = self._api.log(
             pod["metadata"]["name"], container=container_of(pod), follow=follow, timestamps=True, since=position.stamp
         )
-        before = position.moment
-        for line in lines:
-            stamp = _STAMP.match(line)
-            if stamp is not None:
-                moment = _moment(stamp)
-                if before is not None and moment <= before:
-                    continue  # the API server counts in seconds
-                position.stamp, position.moment = stamp[0].decode().strip(), moment
-                line = line[stamp.end() :]
-            yield line
+        last, read, ended = position.moment, position.read, position.ended
+        begins, known, skip = True, False, 0
+        for part in lines:  # or of a line, where it is followed
+            if begins:
+                known, skip = False, 0
+                if (stamp := _STAMP.match(part)) is not None:
+                    moment = _moment(stamp)
+                    part = part[stamp.end() :]
+                    # The API server counts in seconds.
+                    known = last is not None and (moment < last or (moment == last and ended))
+                    if not known:
+                        skip = read if moment == last else 0
+                        position.stamp, position.moment, position.read = stamp[0].decode().strip(), moment, 0
+            begins = part.endswith(b"\n")
+            if known:
+                continue
+            position.read += len(part)
+            position.ended = begins
+            unread, skip = part[skip:], max(0, skip - len(part))
+            if unread:
+                yield unread
 
 
 def attempt_of(pod: Json) -> int:

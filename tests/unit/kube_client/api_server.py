@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 import socket
 import struct
 import threading
@@ -69,9 +70,12 @@ class ApiServer:
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 cut = isinstance(answer, Cut)
-                self.send_header("Content-Length", str(len(data) + cut))
+                if cut:  # as a log that is followed comes
+                    self.send_header("Transfer-Encoding", "chunked")
+                else:
+                    self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) if cut else data)
                 self.close_connection = self.close_connection or outer.closes_connections or cut
 
             def _forward(self) -> bool:
@@ -197,7 +201,7 @@ def stamped(log: bytes, since: str) -> bytes:
     """Return a log with the time before each line: two lines in a second. `since` counts in whole seconds."""
     lines = [
         (f"2026-11-21T10:{number // 120:02d}:{number // 2 % 60:02d}.{number % 2}00000000Z ", line)
-        for number, line in enumerate(log.splitlines(keepends=True))
+        for number, line in enumerate(re.findall(rb"[^\n]*\n|[^\n]+", log))
     ]
     return b"".join(stamp.encode() + line for stamp, line in lines if stamp[:19] >= since[:19])
 

@@ -8,7 +8,7 @@ from api_server import ApiServer, experiment_object, trial_object
 
 from trialpod.errors import InvalidInputError
 from trialpod_operator.api.api_errors import AlreadyExistsError
-from trialpod_operator.kube_client.api import ClusterUnreachableError
+from trialpod_operator.kube_client.api import MAX_PART_BYTES, ClusterUnreachableError, split_lines
 from trialpod_operator.kube_client.client import Experiments
 
 
@@ -95,3 +95,27 @@ def test_a_name_that_is_taken_is_an_error_of_its_own(server: ApiServer, api: Exp
     server.put("tuneexperiments", experiment_object("digits"))
     with pytest.raises(AlreadyExistsError):
         api.create(experiment_object("digits"))
+
+
+class TestLines:
+    def test_are_yielded_whole(self) -> None:
+        pieces = [b"on", b"", b"e\n\ntwo\r", b"\n1%\r2%\r", b"3%", b"\nfo", b"ur"]
+        assert list(split_lines(pieces, partial=False)) == [b"one\n", b"\n", b"two\r\n", b"1%\r2%\r3%\n", b"four"]
+
+    def test_parts_end_with_a_carriage_return(self) -> None:
+        pieces = [b"on", b"", b"e\n\ntwo\r", b"\n1%\r2%\r", b"3%", b"\nfo", b"ur\r"]
+        parts = [b"one\n", b"\n", b"two\r\n", b"1%\r", b"2%\r", b"3%\n", b"four\r"]
+        assert list(split_lines(pieces, partial=True)) == parts
+
+    def test_parts_are_yielded_as_they_come(self) -> None:
+        def pieces() -> Iterator[bytes]:
+            yield b"10%\r"
+            yield b"20%\r"
+            raise AssertionError("the first part is known")
+
+        assert next(split_lines(pieces(), partial=True)) == b"10%\r"
+
+    def test_parts_of_a_line_without_end_are_bounded(self) -> None:
+        parts = list(split_lines([b"x" * 1_000] * 1_000, partial=True))
+        assert b"".join(parts) == b"x" * 1_000_000
+        assert max(map(len, parts)) <= MAX_PART_BYTES + 1_000
