@@ -165,8 +165,10 @@ def take_code(manifest: Json, file: str, *, wanted: bool) -> None:
         wanted: put it in.
 
     Raises:
-        InvalidInputError: it is wanted, and not there or too large.
+        InvalidInputError: it is wanted, and not there, too large or not UTF-8.
     """
+    from trialpod_operator.api.loader import read_text
+
     trainable = manifest["spec"].get("trainable") or {}
     module, _, attribute = str(trainable.get("entrypoint") or "").partition(":")
     path = (Path.cwd() if file == "-" else Path(file).resolve().parent) / f"{module.replace('.', '/')}.py"
@@ -181,10 +183,11 @@ def take_code(manifest: Json, file: str, *, wanted: bool) -> None:
             file=sys.stderr,
         )
         return
-    text = path.read_text(encoding="utf-8")
+    text = read_text(str(path))
     if len(text) > MAX_CODE:
         raise InvalidInputError(f"--with-code: {path} has more than {MAX_CODE} characters; build it into the image")
-    manifest["spec"]["trainable"] = {"source": text, "attribute": attribute}
+    kept = {name: value for name, value in trainable.items() if name != "entrypoint"}
+    manifest["spec"]["trainable"] = {**kept, "source": text, "attribute": attribute}
 
 
 def _plain(document: Document) -> Json:

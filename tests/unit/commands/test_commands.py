@@ -151,6 +151,17 @@ def test_module_beside_manifest_is_sent_on_request(server: ApiServer, trialpod: 
     assert found["spec"]["trainable"] == {"source": "def train(config):\n    pass\n", "attribute": "train"}
 
 
+def test_module_that_is_sent_changes_nothing_else(trialpod: Run) -> None:
+    entrypoint = 'entrypoint: "train:train"'
+    assert entrypoint in MANIFEST
+    Path("climb.yaml").write_text(MANIFEST.replace(entrypoint, f"{entrypoint}, runtime: injected"))
+    Path("train.py").write_text("def train(config):\n    pass\n")
+    found = yaml.safe_load(trialpod("submit", "climb.yaml", "--dry-run", "--with-code"))
+    assert found["spec"]["trainable"]["runtime"] == "injected"
+    Path("train.py").write_bytes(b"# gr\xfc\xdfe\n")
+    assert "line 1 is not UTF-8" in trialpod("submit", "climb.yaml", "--dry-run", "--with-code", status=2)
+
+
 def test_missing_namespace_differs_from_missing_trialpod(server: ApiServer, trialpod: Run) -> None:
     Path("climb.yaml").write_text(MANIFEST)
     path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/climb"
