@@ -54,7 +54,7 @@ def _write_table(location: str, storage: Storage | None, options: argparse.Names
     from trialpod_operator.view.reading import live_view, read_view
 
     if storage is None:
-        rows = live_view(location, rows=None)[0].rows
+        rows = live_view(location, rows=None, orphans=False)[0].rows
     else:
         rows = read_view(location, rows=None, storage=storage).rows
     if options.csv == "-":

@@ -43,7 +43,7 @@ def _local_fact(path: Path) -> Json:
 
     try:
         with target.without_collections():
-            view, _ = live_view(str(path), rows=0)
+            view, _ = live_view(str(path), rows=0, orphans=False)
     except TrialpodError as error:  # of a newer version, or damaged: the others are still listed
         return {"name": path.name, "path": str(path), "state": "Unreadable", "message": str(error)}
     total = "" if view.total is None else f"/{view.total}"

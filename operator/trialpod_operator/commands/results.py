@@ -171,7 +171,7 @@ def opened_target(options: argparse.Namespace, rows: int | None = None) -> Itera
 
     location = target.location(options.directory, options)
     if location is not None:
-        yield live_view(location, rows=rows)[0], _reader_of(location)
+        yield live_view(location, rows=rows, orphans=False)[0], _reader_of(location)
         return
     with (
         target.experiment(options.directory, options) as (api, item),

@@ -226,25 +226,26 @@ def activity(directory: Path, *, orphans: bool = True) -> Activity:
     return Activity(holder, runs, tuple(lock_users(directory)) if orphans and not runs else ())
 
 
-def live_view(location: str, *, rows: int | None) -> tuple[ExperimentView, Activity]:
+def live_view(location: str, *, rows: int | None, orphans: bool = True) -> tuple[ExperimentView, Activity]:
     """Return an experiment as it is: one with work left that no process runs is interrupted.
 
     Args:
         location: its directory, or the URI where it is kept, of which this machine has no processes.
         rows: at most so many trials; None = all.
+        orphans: as for `activity`.
     """
-    found = activity_at(location)
+    found = activity_at(location, orphans=orphans)
     with reading(location) as experiment:
         return current_view(experiment, found, rows, time.time()), found
 
 
-def activity_at(location: str) -> Activity:
+def activity_at(location: str, *, orphans: bool = True) -> Activity:
     """Return the process that runs an experiment.
 
     Call it before reading: otherwise an experiment that ends in between looks interrupted.
     """
     folder = local_folder(location)
-    return Activity(None, runs=False, known=False) if folder is None else activity(folder)
+    return Activity(None, runs=False, known=False) if folder is None else activity(folder, orphans=orphans)
 
 
 def current_view(experiment: ReadExperiment, found: Activity, rows: int | None, now: float) -> ExperimentView:

@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(module: Any, *arguments: str, view: ExperimentView | None = None) -> int:
         shown = view or experiment(ROWS, state="Succeeded", best=ROWS[1], total=4)
         read = types.ModuleType("trialpod_operator.view.reading")
-        vars(read)["live_view"] = lambda path, *, rows: (shown, None)
+        vars(read)["live_view"] = lambda path, *, rows, orphans: (shown, None)
         monkeypatch.setitem(sys.modules, "trialpod_operator.view.reading", read)
         parser = argparse.ArgumentParser()
         module.command.configure(parser)

@@ -162,6 +162,7 @@ class TestList:
             assert reading.activity(tmp_path / "e01").runs
         assert found["e01"]["state"] == "Running"
         assert poll(experiments, clock)["e01"]["state"] == "Interrupted"
+        assert {fact["state"] for fact in local_facts(tmp_path)} == {"Interrupted"}
 
     def test_twice_at_once_answers_both(self, experiments: LocalExperiments, clock: Clock) -> None:
         together = threading.Barrier(4)
