@@ -28,7 +28,8 @@ def rerun_arguments(holder: LockOwner, options: Sequence[str] = ()) -> list[str]
     kept: list[str] = []
     skip = False
     for word in words[:end]:
-        if not skip and word not in ONE_RUN | ONE_RUN_WITH_VALUE:
+        option = word.partition("=")[0]  # --retry-trial=ID is one word
+        if not skip and word not in ONE_RUN and option not in ONE_RUN_WITH_VALUE:
             kept.append(word)
         skip = not skip and word in ONE_RUN_WITH_VALUE
     return [*kept, *options, *words[end:]]

@@ -34,6 +34,11 @@ class TestArguments:
             "--from-scratch",
         ]
 
+    def test_replaces_an_earlier_retry_written_with_an_equals_sign(self) -> None:
+        holder = ran("trialpod", "run", "--retry-trial=a_1", "exp.yaml", "--set=spec.numSamples=3")
+        found = retry_arguments(holder, FOLDER, ["a_2"], from_scratch=False)
+        assert found == ["run", "exp.yaml", "--set=spec.numSamples=3", "--retry-trial", "a_2"]
+
     @pytest.mark.parametrize(
         ("holder", "message"),
         [
