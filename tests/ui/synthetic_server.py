@@ -181,7 +181,7 @@ class Invented:
 
     def trials(self, after: int) -> Json:
         rows = [row for row in self.rows if self.versions[row["id"]] > after]
-        return {"cursor": self.cursor, "trials": rows, "removed": []}
+        return {"cursor": self.cursor, "trials": rows, "whole": False}
 
     def curves(self, query: dict[str, list[str]]) -> Json:
         after = int((query.get("after") or ["0"])[0] or 0)

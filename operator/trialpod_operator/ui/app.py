@@ -266,7 +266,9 @@ class Server:
                     header, said = encoded, now
                     delta = msgspec.json.decode(rows, type=_Rows) if rows else _Rows(cursor=model.cursor)
                     cursor = delta.cursor
-                    data = msgspec.json.encode({"trials": delta.trials, "cursor": cursor, "header": found})
+                    data = msgspec.json.encode(
+                        {"trials": delta.trials, "cursor": cursor, "whole": delta.whole, "header": found}
+                    )
                     yield b"id: " + cursor.encode() + b"\nevent: delta\ndata: " + data + b"\n\n"
                 elif now - said >= KEEP_ALIVE_S:
                     said = now
@@ -318,6 +320,7 @@ _MOVING = frozenset({"estimated_end", "elapsed", "budget"})
 class _Rows(msgspec.Struct):
     cursor: str
     trials: list[msgspec.Raw] = []
+    whole: bool = False
 
 
 def _json(body: Json | list[Json] | bytes) -> Response:

@@ -7,7 +7,8 @@ Invariants:
   only for results that a snapshot has replaced in the journal, each once for each metric that is asked for.
 * What is kept is bounded by what was reported, whatever names are asked for.
 * Results count once: those of a trial are numbered, in the journal and by the lines of its ``result.json``.
-* Every method may be called from any thread.
+* Every method may be called from any thread. Only the first refresh waits for a storage that another one asks.
+* An experiment that takes the place of another one is shown alone: nothing of the other one stays.
 
 Curves of 10,000 trials are read from files in the background of `refresh`, as many as fit into its time, the best
 trials first; the header says how many are missing. Before that a few lines of each file show the shape of all. A file
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -31,7 +33,7 @@ from trialpod.errors import InvalidInputError, JournalError, StorageError, Trial
 from trialpod.protocol.readable import real_number
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
 from trialpod.storage.journal.follower import JournalFollower, Update
-from trialpod.storage.layout import JOURNAL_DIR, LOG_FILE, RESULT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, LOG_FILE, RESULT_FILE, TRIALPOD_DIR
 from trialpod.storage.parallel import run_all
 from trialpod.tune.result import AUTOMATIC_METRICS
 from trialpod_operator.api.gpus import is_gpu
@@ -44,6 +46,7 @@ from trialpod_operator.engine.choices import is_early_stop
 from trialpod_operator.engine.reasons import explain, sentence
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.records import Record
+from trialpod_operator.experiment.stored import JOURNAL_ID
 from trialpod_operator.view.curves import MAX_POINTS, Curve, encode_points
 from trialpod_operator.view.history import Histories
 from trialpod_operator.view.importance import importance
@@ -153,17 +156,20 @@ class ExperimentModel:
         *,
         clock: Callable[[], float] = time.time,
         interrupted: Callable[[], bool] = lambda: False,
-        standing: Callable[[], Json] | None = None,
+        standing: Callable[[], Json] = dict,
     ) -> None:
         self.location = location
         self._clock = clock
         self._interrupted = interrupted
         self._standing = standing
-        self._lock = threading.RLock()
+        self._fetching = threading.Lock()  # held while the journal is brought up to date; taken before `_lock`
+        self._released = False  # whether the location is closed; guarded by `_fetching`
+        self._lock = threading.RLock()  # guards what follows; no storage is asked under it
         self._epoch = f"{time.time_ns():x}"
         self._version = 0
         self._pruned, self._pruned_at = 0, -1  # trials that a scheduler stopped, and at which version
         self._stored: Json = {}
+        self._stored_version: tuple[int, ...] = ()  # of the file that it was read from
         self._recorded = RecordedEngine(location.name, None)
         self._follower: JournalFollower | None = None
         self._histories = Histories()
@@ -198,32 +204,58 @@ class ExperimentModel:
         Raises:
             ModelClosedError: `close` was called.
         """
+        if not self._is_due(max_age_s):
+            return self._can_read()
+        # Who finds it taken is answered from what is known: a store that refuses takes seconds to say so.
+        if not self._fetching.acquire(blocking=not max_age_s or self._tried_at == -math.inf):
+            return False
+        try:
+            if not self._is_due(max_age_s):
+                return self._can_read()
+            if not self._catch_up():
+                return False
+        finally:
+            self._fetching.release()
+            if self._closed:
+                self._release()
+        return self._read_files(budget_s)
+
+    def _is_due(self, max_age_s: float) -> bool:
         with self._lock:
             if self._closed:
                 raise ModelClosedError("the experiment's data was dropped; ask again")
             age_s = time.monotonic() - self._tried_at
-            if max_age_s and age_s < (RETRY_INTERVAL_S if self._problem or self._stale_since else max_age_s):
-                return self._can_read()
-            try:
+            failed = self._problem is not None or self._stale_since is not None
+            return not max_age_s or age_s >= (RETRY_INTERVAL_S if failed else max_age_s)
+
+    def _catch_up(self) -> bool:
+        """Take in what is new in the journal; return whether that succeeded."""
+        try:
+            self.location.refresh()
+            with self._lock:
                 self._follow()
-            except StorageUnavailableError as error:
-                if self._refreshed_at is None:
-                    self._problem = self._described(error)
+                self._problem, self._stale_since, self._refreshed_at = None, None, self._clock()
+                metric = self._recorded.settings.metric
+                if metric is not None:
+                    self._metric(metric)
+        except StorageUnavailableError as error:
+            problem = self._described(error) if self._refreshed_at is None else None
+            with self._lock:
+                self._problem = problem or self._problem
                 self._stale_since = self._stale_since or self._refreshed_at or self._clock()
-                return False
-            except TrialpodError as error:
-                known = self._problem
-                if known is None or known["cause"] != str(error):
-                    self._problem = self._described(error)
+            return False
+        except TrialpodError as error:
+            known = self._problem
+            if known is None or known["cause"] != str(error):
+                problem = self._described(error)
+                with self._lock:
+                    self._problem = problem
                     self._version += 1
-                return False
-            finally:
+            return False
+        finally:
+            with self._lock:
                 self._tried_at = time.monotonic()
-            self._problem, self._stale_since, self._refreshed_at = None, None, self._clock()
-            metric = self._recorded.settings.metric
-            if metric is not None:
-                self._metric(metric)
-        return self._read_files(budget_s)
+        return True
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -246,10 +278,19 @@ class ExperimentModel:
         return self._stale_since is not None
 
     def close(self) -> None:
-        """Remove the copy of what is in a bucket, once it has no reader."""
+        """Remove the copy of what is in a bucket, once no refresh uses it; the last one does it then."""
         with self._lock:
             self._closed = True
-            self.location.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._fetching.acquire(blocking=False):
+            try:
+                if not self._released:
+                    self._released = True
+                    self.location.close()
+            finally:
+                self._fetching.release()
 
     def load(self) -> None:
         """Take in everything, for a caller that shows it once; a trial whose file is missing has no curve.
@@ -257,27 +298,54 @@ class ExperimentModel:
         Raises:
             TrialpodError: the experiment cannot be read, or a trial's file.
         """
-        with self._lock:
-            self._follow()
-            if self._recorded.settings.metric is not None:
-                self._metric(self._recorded.settings.metric)
+        with self._fetching:
+            self.location.refresh()
+            with self._lock:
+                self._follow()
+                if self._recorded.settings.metric is not None:
+                    self._metric(self._recorded.settings.metric)
         self._read_files(math.inf, once=True)
 
     def _follow(self) -> None:
-        self.location.refresh()
-        if self._follower is None:
-            self._stored = stored_document(self.location.directory)
-            self._recorded = RecordedEngine(self._stored.get("name", self.location.name), self._stored.get("total"))
-            self._parameters = Parameters(self._stored)
-            self._follower = JournalFollower(self.location.directory / TRIALPOD_DIR / JOURNAL_DIR)
+        self._read_stored()
+        assert self._follower is not None
         update = self._follower.poll()
         if update.restart:
+            before = set(self._recorded.engine.state.trials)
             self._recorded.restart(update.snapshot)
             self._begin()
+            if before.difference(self._recorded.engine.state.trials):
+                self._epoch = f"{time.time_ns():x}"  # a page that knows trials that are gone takes everything again
             update = Update(records=update.records)
         if update.records:
             self._version += 1
             self._recorded.apply(update, self._observe)
+
+    def _read_stored(self) -> None:
+        """Read what is stored beside the journal, which is written at each start of the experiment."""
+        with contextlib.suppress(OSError):  # it is not there: `stored_document` says so
+            found = os.stat(self.location.directory / EXPERIMENT_KEY)
+            version = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._follower is not None and version == self._stored_version:
+                return
+            self._stored_version = version
+        stored = stored_document(self.location.directory)
+        journal = self._stored.get(JOURNAL_ID)
+        self._stored = stored
+        if self._follower is None or stored.get(JOURNAL_ID) != journal:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Begin with the experiment that is stored; it may have taken the place of another one."""
+        self._recorded = RecordedEngine(self._stored.get("name", self.location.name), self._stored.get("total"))
+        self._parameters = Parameters(self._stored)
+        self._follower = JournalFollower(self.location.directory / TRIALPOD_DIR / JOURNAL_DIR)
+        self._histories = Histories()
+        self._metrics, self._metric_names, self._rungs = {}, {}, set()
+        self._changed, self._rows, self._importance = {}, {}, {}
+        self._files_failed_at, self._files_stale_since = -math.inf, None
+        self._epoch = f"{time.time_ns():x}"
+        self._version += 1
 
     def _begin(self) -> None:
         """All that was known of trials may be other than it was."""
@@ -505,7 +573,10 @@ class ExperimentModel:
         return f"{self._epoch}.{self._version}"
 
     def trial_rows(self, after: str = "") -> bytes:
-        """Return the trials that changed after a cursor as JSON: ``{"cursor", "trials", "removed"}``."""
+        """Return the trials that changed after a cursor as JSON: ``{"cursor", "trials", "whole"}``.
+
+        ``whole`` says that these are all: the cursor is none of this experiment's, and other trials are none of it.
+        """
         with self._lock:
             since = self._since(after)
             rows = [
@@ -513,7 +584,7 @@ class ExperimentModel:
                 for trial in self._recorded.engine.state.trials.values()
                 if self._changed.get(trial.trial_id, 0) > since
             ]
-            return msgspec.json.encode({"cursor": self.cursor, "trials": rows, "removed": []})
+            return msgspec.json.encode({"cursor": self.cursor, "trials": rows, "whole": since < 0})
 
     def curves(
         self,
@@ -543,12 +614,16 @@ class ExperimentModel:
             if name is None:
                 raise InvalidInputError("the experiment has no metric: name one with metric=NAME")
             found = self._metric(name) if self._is_reported(name) else _Metric(name)
+            keys = [f"{self._recorded.dirname(self._trial(each))}/{RESULT_FILE}" for each in trials]
         if found.unread:
             self._read_files(0.2)
+        files = dict(zip(trials, self._read_all(keys), strict=True))
         with self._lock:
             cost = self._cost_rate()
             if trials:
-                shown = {each: self._full_curve(self._trial(each), found, x, cost) for each in trials}
+                shown = {
+                    each: self._full_curve(self._trial(each), data, found, x, cost) for each, data in files.items()
+                }
             else:
                 since = self._since(after)
                 some = [(key, curve) for key, curve in found.curves.items() if curve.version > since and len(curve)]
@@ -562,9 +637,9 @@ class ExperimentModel:
         trials = len(self._recorded.engine.state.trials)
         return max(MIN_CURVE_POINTS, min(MAX_POINTS, MAX_CURVE_POINTS // max(1, trials)))
 
-    def _full_curve(self, trial: Trial, metric: _Metric, x: str, cost: float) -> msgspec.Raw:
-        key = f"{self._recorded.dirname(trial)}/{RESULT_FILE}"
-        data = self._stored_results(key)
+    def _full_curve(
+        self, trial: Trial, data: bytes | StorageError, metric: _Metric, x: str, cost: float
+    ) -> msgspec.Raw:
         stored = read_points(data if isinstance(data, bytes) else b"", metric.name)[: trial.results]
         curve = metric.curves.get(trial.trial_id)
         if len(stored) < trial.results and curve is not None:  # the file is behind, or gone
@@ -610,10 +685,11 @@ class ExperimentModel:
 
     def summary(self) -> Json:
         """Return what a list of experiments shows of it."""
+        standing = self._standing()
         with self._lock:
-            return self._summary(idle=self._is_idle())
+            return self._summary(standing, idle=self._is_idle())
 
-    def _summary(self, *, idle: bool) -> Json:
+    def _summary(self, standing: Json, *, idle: bool) -> Json:
         state = self._recorded.engine.state
         settings = self._recorded.settings
         best = best_trial(self._recorded.engine)
@@ -637,24 +713,23 @@ class ExperimentModel:
             "started": None if created is None else created.created_at,
             "updated": state.clock.now or None,
         }
-        if self._standing is not None:
-            found |= {key: each for key, each in self._standing().items() if key != "sentence"}
-        return found
+        return found | {key: each for key, each in standing.items() if key != "sentence"}
 
     def header(self) -> Json:
         """Return everything about the experiment as a whole."""
+        standing = self._standing()
         with self._lock:
             for trial in self._recorded.engine.state.trials.values():
                 self._row(trial)
             idle = self._is_idle()
             view = self._view(0, idle=idle)
             best = best_trial(self._recorded.engine)
-            summary = self._summary(idle=idle)
+            summary = self._summary(standing, idle=idle)
             settings = self._recorded.settings
             remaining = sum(each.loading for each in self._metrics.values())
             left_s = None if summary["state"] == INTERRUPTED else view.eta_s
             return summary | {
-                "sentence": self._sentence(view, summary["state"]),
+                "sentence": self._sentence(view, summary["state"], standing),
                 "best": None
                 if best is None
                 else {
@@ -914,13 +989,13 @@ class ExperimentModel:
             found.append({"name": "GPU hours", "used": used, "limit": settings.max_gpu_hours, "unit": "h"})
         return found
 
-    def _sentence(self, view: ExperimentView, state: str) -> str:
+    def _sentence(self, view: ExperimentView, state: str, in_cluster: Json) -> str:
         from trialpod_operator.display.progress import standing, trials
 
         if self._problem is not None:
             return str(self._problem["message"])
-        if self._standing is not None and (told := self._standing().get("sentence")):
-            return str(told)
+        if in_cluster.get("sentence"):
+            return str(in_cluster["sentence"])
         if state == INTERRUPTED:
             return "no process runs it, and it has work left; run it again to continue"
         parts = [trials(view), *(words for _, words in standing(view))]

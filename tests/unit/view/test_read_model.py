@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,12 +17,15 @@ from sample_experiment import SampleExperiment
 from python_steps import count
 from trialpod.errors import InvalidInputError
 from trialpod.storage.directory import DirectoryStorage
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
+from trialpod.tune.search.sample import uniform
 from trialpod_operator.engine.trial import MAX_PAST_ATTEMPTS
 from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.experiment.stored import write_stored
 from trialpod_operator.view.location import Location
-from trialpod_operator.view.model import MAX_METRICS, ExperimentModel, NoSuchTrialError
+from trialpod_operator.view.model import MAX_METRICS, ExperimentModel, ModelClosedError, NoSuchTrialError
 
 
 @pytest.fixture
@@ -149,6 +157,110 @@ class TestGrowth:
         model.refresh()
         assert model.header()["damaged"] is None
         assert list(rows(model)) == sample.trials
+
+
+class TestAnotherExperiment:
+    """It takes the place of the one that was read: it was run again from the beginning."""
+
+    def test_is_shown_alone(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.start(first)
+        sample.report(first, 1.0, 2.0, loss=0.5)
+        model = model_of(sample)
+        cursor = model.cursor
+        assert (set(rows(model)), model.header()["total"]) == (set(sample.trials), 3)
+        sample.close()
+        os.rename(sample.folder, sample.folder.with_name("aside"))
+        again = SampleExperiment(sample.folder, [], space={"y": uniform(0.0, 1.0)}, num_samples=2)
+        again.report(again.trials[0], 7.0)
+        model.refresh()
+        shown = json.loads(model.trial_rows(cursor))
+        assert shown["whole"] is True
+        assert [row["id"] for row in shown["trials"]] == again.trials
+        header = model.header()
+        assert ([each["name"] for each in header["parameters"]], header["total"]) == (["y"], 2)
+        assert header["metrics"] == ["score"]
+        assert {each: curve(model, each).get("y") for each in again.trials} == {
+            again.trials[0]: [7],
+            again.trials[1]: None,
+        }
+        assert json.loads(model.trial_rows(model.cursor)) == {"cursor": model.cursor, "trials": [], "whole": False}
+
+    def test_of_the_same_stored_file_is_noticed(self, sample: SampleExperiment, tmp_path: Path) -> None:
+        model = model_of(sample)
+        cursor = model.cursor
+        other = SampleExperiment(tmp_path / "other" / "e", [1])
+        other.report(other.trials[0], 3.0)
+        shutil.rmtree(sample.folder / TRIALPOD_DIR / JOURNAL_DIR)
+        shutil.copytree(other.folder / TRIALPOD_DIR / JOURNAL_DIR, sample.folder / TRIALPOD_DIR / JOURNAL_DIR)
+        model.refresh()
+        shown = json.loads(model.trial_rows(cursor))
+        assert ([row["id"] for row in shown["trials"]], shown["whole"]) == (other.trials, True)
+
+    def test_a_later_start_of_the_same_one_forgets_nothing(self, sample: SampleExperiment) -> None:
+        model = model_of(sample)
+        cursor = model.cursor
+        write_stored(sample.folder, {"name": "e", "total": 9, "manifest": {"spec": {"algorithm": "auto"}}})
+        sample.report(sample.trials[0], 1.0)
+        model.refresh()
+        assert list(rows(model, cursor)) == [sample.trials[0]]
+        assert model.header()["search"] == "auto"
+
+
+class Hanging(Location):
+    """A store that answers when it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked, self.answers, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.answers.set()
+
+    def refresh(self) -> None:
+        self.asked.set()
+        assert self.answers.wait(60)
+        super().refresh()
+
+    def close(self) -> None:
+        self.closed.set()
+        super().close()
+
+
+class TestHangingStorage:
+    @pytest.fixture
+    def location(self, sample: SampleExperiment) -> Hanging:
+        return Hanging(sample.folder)
+
+    @pytest.fixture
+    def model(self, location: Hanging) -> Iterator[ExperimentModel]:
+        """A model that was read once, and waits for the storage in a thread."""
+        model = ExperimentModel(location)
+        model.refresh()
+        location.answers.clear()
+        location.asked.clear()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(model.refresh)
+            assert location.asked.wait(60)
+            yield model
+            location.answers.set()
+            with contextlib.suppress(ModelClosedError):
+                waiting.result(60)
+
+    @staticmethod
+    def answer(ask: Callable[[], Any]) -> Any:
+        """Return what is answered while the storage hangs."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(ask).result(20)
+
+    def test_others_are_answered_from_what_is_known(self, sample: SampleExperiment, model: ExperimentModel) -> None:
+        assert self.answer(lambda: model.refresh(max_age_s=1e-9)) is False
+        assert self.answer(model.header)["trials"] == len(sample.trials)
+        assert self.answer(model.summary)["trials"] == len(sample.trials)
+
+    def test_its_model_is_closed_once_it_answers(self, location: Hanging, model: ExperimentModel) -> None:
+        self.answer(model.close)
+        assert not location.closed.is_set()
+        location.answers.set()
+        assert location.closed.wait(60)
 
 
 class TestCurves:

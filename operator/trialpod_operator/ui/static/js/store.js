@@ -38,12 +38,13 @@ export class Store {
     for (const listener of this.listeners) listener(what);
   }
 
-  /** Replaces everything; selection and filter stay. */
+  /** Replaces everything; the filter stays, and the selection of trials that are still there. */
   replace(header, data) {
     this.header = header;
     this.cursor = data.cursor;
     const there = new Set(data.trials.map((row) => row.id));
     for (const id of this.rows.keys()) if (!there.has(id)) this.rows.delete(id);
+    for (const id of this.selection) if (!there.has(id)) this.selection.delete(id);
     this.curves.clear();
     this.curvesCursor = undefined;
     this.take(data.trials);
@@ -51,7 +52,11 @@ export class Store {
   }
 
   /** Takes what has changed since the last time. */
-  delta({ trials, cursor, header, removed }) {
+  delta({ trials, cursor, header, whole }) {
+    if (whole) {
+      this.replace(header, { trials, cursor });
+      return;
+    }
     this.cursor = cursor;
     const interrupted = isInterrupted(this.header);
     if (header) Object.assign(this.header, header);
@@ -61,8 +66,7 @@ export class Store {
       this.changed();
       return;
     }
-    for (const id of removed ?? []) this.rows.delete(id);
-    if (!trials?.length && !removed?.length) {
+    if (!trials?.length) {
       this.updated = Date.now();
       this.tell("header");
       return;

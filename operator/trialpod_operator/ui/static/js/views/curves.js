@@ -245,7 +245,7 @@ export function curves(store, { only = null, title = "Learning curves", height =
     try {
       const answer = await readCurves(store, { metric: metric(), x: axis(), points, trials: only, after: only ? undefined : cursor });
       if (stopped || asked !== [metric(), axis()].join()) return;
-      if (only || cursor === undefined) data = answer.curves;
+      if (only || cursor === undefined || runOf(cursor) !== runOf(answer.cursor)) data = answer.curves;
       else for (const [id, curve] of answer.curves) data.set(id, curve);
       cursor = answer.cursor;
       problem = null;
@@ -255,6 +255,9 @@ export function curves(store, { only = null, title = "Learning curves", height =
     loaded = true;
     update();
   }
+
+  /** Returns what a cursor's experiment has for itself: another one may have taken its place. */
+  const runOf = (at) => String(at).split(".")[0];
 
   /** Returns how many trials' curves are still rough, because the server reads their files. */
   const unread = () => (only ? 0 : Math.min(store.header.loading ?? 0, store.rows.size));
