@@ -147,6 +147,7 @@ class Session:
         self.over: Outcome | None = None
         self._offered: str | None = None
         self._removes = True
+        self._save_at_end: Callable[[str], Any] | None = None
         self._last: dict[str, Any] = {}
         self._clock = clock
         self._wall = wall
@@ -236,6 +237,8 @@ class Session:
             info = self._snapshot_offered(result)
         elif checkpoint is not None:
             info = self._snapshot(checkpoint, result)
+        if info is not None:
+            self._save_at_end = None
         outcome = self.channel.send(result, info, done)
         self._last = result
         self._iteration = iteration
@@ -256,11 +259,24 @@ class Session:
             self._drop_offered()
         self._offered, self._removes = folder, remove
 
+    def save_at_end(self, save: Callable[[str], Any]) -> None:
+        """Have `save` write a checkpoint into a folder at the end, unless one is reported before."""
+        self._save_at_end = save
+
     def flush_offered_checkpoint(self) -> None:
-        """Keep the folder that was offered after the last report, with the metrics of that one."""
-        if self._offered is not None and self.over is None and not self.forked:
-            result = dict(self._last) or {"training_iteration": self._iteration}
+        """Keep what was offered after the last checkpoint, with the metrics of the last report."""
+        if self.over is not None or self.forked:
+            return
+        result = dict(self._last) or {"training_iteration": self._iteration}
+        if self._offered is not None:
             self.channel.announce(self._snapshot_offered(result))
+        elif self._save_at_end is not None:
+            import tempfile
+
+            with tempfile.TemporaryDirectory(prefix="trialpod-checkpoint_") as folder:
+                self._save_at_end(folder)
+                self.channel.announce(self._snapshot(Checkpoint(folder), result))
+            self._save_at_end = None
 
     def _snapshot_offered(self, result: dict[str, Any]) -> CheckpointInfo:
         folder = self._offered
@@ -310,6 +326,15 @@ def _after_fork() -> None:
 def offered_folder() -> str | None:
     """Return the folder that the next report will take as its checkpoint, None if there is none."""
     return _current._offered if _current is not None else None  # noqa: SLF001 - of this module
+
+
+def save_at_end(save: Callable[[str], Any]) -> None:
+    """Have `save` write a checkpoint into a folder when the user's function has ended, unless one is reported before.
+
+    Outside a trial and inside a class Trainable it does nothing.
+    """
+    if _current is not None and _current.reports:
+        _current.save_at_end(save)
 
 
 def latest_result() -> dict[str, Any]:

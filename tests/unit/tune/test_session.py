@@ -26,6 +26,7 @@ class Recorder:
         self.outcome: Outcome | None = None
         self.stop_at: int | None = None
         self.copied: list[str] = []
+        self.announced: list[str] = []
         self.wait: Callable[[], None] = lambda: None
 
     def judge(self, result: dict[str, Any]) -> bool:
@@ -40,6 +41,9 @@ class Recorder:
         self.sent.append(msgspec.msgpack.decode(encode(result)))
         self.wait()
         return "completed" if done else self.outcome
+
+    def announce(self, checkpoint: CheckpointInfo) -> None:
+        self.announced.append(checkpoint.name)
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
         return Checkpoint(f"/dir/{checkpoint.name}")
@@ -95,6 +99,35 @@ def test_a_report_is_completed_with_iteration_times_and_date(
         "checkpoint_dir_name": None,
     }
     assert last["date"].startswith("2023-11-1")
+
+
+class TestSaveAtEnd:
+    def test_is_called_once(self, session: Session, channel: Recorder) -> None:
+        folders: list[str] = []
+        report({"loss": 1})
+        sessions.save_at_end(folders.append)
+        report({"loss": 2})
+        assert folders == []
+        session.flush_offered_checkpoint()
+        session.flush_offered_checkpoint()
+        assert channel.copied == folders
+        assert channel.announced == ["checkpoint_000000"]
+        assert not Path(folders[0]).exists()
+
+    def test_reported_checkpoint_replaces_it(self, session: Session, channel: Recorder, tmp_path: Path) -> None:
+        sessions.save_at_end(lambda folder: pytest.fail("saved"))
+        report({"loss": 1}, checkpoint=Checkpoint(str(tmp_path)))
+        session.flush_offered_checkpoint()
+        assert channel.copied == [str(tmp_path)]
+        assert channel.announced == []
+
+    def test_is_not_called_when_the_trial_is_over(self, session: Session, channel: Recorder) -> None:
+        sessions.save_at_end(lambda folder: pytest.fail("saved"))
+        channel.outcome = "stopped"
+        with pytest.raises(TrialStopped):
+            report({"loss": 1})
+        session.flush_offered_checkpoint()
+        assert channel.announced == []
 
 
 def test_waiting_for_a_decision_is_no_training_time(session: Session, channel: Recorder, clock: Clock) -> None:

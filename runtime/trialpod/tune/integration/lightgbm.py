@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.integration.reporting import BoosterReports, Metrics
 from trialpod.tune.logger.library import require
+from trialpod.tune.session import save_at_end
 
 _WHO = "TuneReportCheckpointCallback"
 _lightgbm: Any = require("lightgbm", "lightgbm", _WHO)
@@ -20,7 +22,8 @@ class TuneReportCheckpointCallback:
         metrics: names such as ``"valid-binary_logloss"``; a list, or a dict from reported names to these; None = all.
         filename: the model's in the checkpoint.
         frequency: rounds from one checkpoint to the next; 0 = none on the way.
-        checkpoint_at_end: whether the last round's report has the model.
+        checkpoint_at_end: whether the model is kept at the end: with the last round's report, or after early stopping
+            when the Trainable has ended.
         results_postprocessing_fn: called with the chosen metrics by their reported names; returns what is reported.
     """
 
@@ -52,7 +55,11 @@ class TuneReportCheckpointCallback:
             else:
                 latest[f"{data}-{metric}"] = value
         last = env.iteration + 1 == env.end_iteration
-        self._reports.report(latest, env.iteration, env.model.save_model, _WHO, last=last)
+        reports, save = self._reports, env.model.save_model
+        reports.report(latest, env.iteration, save, _WHO, last=last)
+        if reports.at_end and reports.saved != env.iteration:
+            # Early stopping may end the training after this call.
+            save_at_end(lambda folder: save(os.path.join(folder, reports.filename)))
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.integration import reporting
 from trialpod.tune.logger.library import MissingLibraryError
+from trialpod.tune.trainable.function_trainable import wrap_function
 
 Report = tuple[dict[str, Any], list[str] | None]
 
@@ -90,6 +91,42 @@ def test_lightgbm_reports_each_round_and_the_model_at_the_end(library: Any, repo
         made(env)
     metrics = {"cv-auc-mean": 0.25, "cv-auc-stdv": 0.125}
     assert reports == [({"eval-auc": 0.5, **metrics}, None), ({"eval-auc": 1.5, **metrics}, ["model.txt"])]
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "kept"),
+    [({}, 2, "2"), ({"frequency": 2}, 3, "3"), ({"frequency": 2}, 4, "4"), ({"checkpoint_at_end": False}, 2, None)],
+)
+def test_lightgbm_keeps_the_model_after_early_stopping(
+    library: Any, tmp_path: Path, options: dict[str, Any], rounds: int, kept: str | None
+) -> None:
+    module = library("lightgbm", lightgbm={})
+
+    class Booster:
+        rounds = 0
+
+        def save_model(self, path: str) -> None:
+            Path(path).write_text(str(self.rounds))
+
+    def train(config: dict[str, Any]) -> None:
+        made, model = module.TuneReportCheckpointCallback(**options), Booster()
+        for iteration in range(rounds):
+            model.rounds += 1
+            results = [("eval", "auc", 0.5, True)]
+            made(types.SimpleNamespace(
+                iteration=iteration, end_iteration=100, model=model, evaluation_result_list=results
+            ))  # fmt: skip
+
+    wrapped = wrap_function(train)({})
+    while not wrapped.train()["done"]:
+        pass
+    if kept is None:
+        with pytest.raises(CheckpointError, match="has not reported a checkpoint"):
+            wrapped.save(str(tmp_path))
+    else:
+        wrapped.save(str(tmp_path))
+        assert (tmp_path / "model.txt").read_text() == kept
+    wrapped.stop()
 
 
 class TestPostprocessing:
