@@ -279,7 +279,8 @@ class OperatorProcess:
         if not membership.joined:
             return False, "waiting for the Lease: another operator is active"
         if self._options.replicas > 1 and not membership.lease_valid():
-            return False, "the Lease could not be renewed: another operator may serve what this one served"
+            text = "the Lease could not be renewed, or the shard map not be read"
+            return False, f"{text}: another operator may serve what this one served"
         shards, queue = len(membership.ownership.serving), self._controller.queue.depth
         serves = f"{shards} shards, {self._controller.open_count} experiments open, {queue} queued"
         missing = [

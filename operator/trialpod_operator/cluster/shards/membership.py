@@ -146,7 +146,11 @@ class Membership:
 
     def lease_valid(self) -> bool:
         """Whether no other replica can have been given what this one serves: false also in one that was stopped."""
-        return self.joined and self._monotonic() - min(self._renewed_at, self._read_at) < self._duration_s
+        return self.joined and self._monotonic() - self._valid_at < self._duration_s
+
+    @property
+    def _valid_at(self) -> float:
+        return min(self._renewed_at, self._read_at)
 
     def unserved(self) -> dict[int, float]:
         """Return the shards that no live replica serves, each with the seconds since when."""
@@ -187,30 +191,32 @@ class Membership:
 
     async def keep(self) -> None:
         """Stay active; returns only when this replica is alone and another has taken its Lease."""
+        valid_at = self._valid_at
         while self.joined or not self._alone:
             pause_s = ALONE_RENEW_INTERVAL_S if self._alone and not self._missed and not self._late() else TICK_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             self._wake.clear()
-            before_s = self._renewed_at
             try:
                 await self._tick()
             except (ApiError, UnknownMapError) as error:
                 self._complain(str(error))
             except TimeoutError:
                 self._complain("no answer in time")
-            if self._renewed_at > before_s and self._missed:
-                self._missed = False
-                logger.warning("the Lease %s is renewed again", self._name)
-                self._on_outage(self._renewed_at - before_s)
-            elif not self._missed and self._monotonic() - self._renewed_at > self._duration_s - TICK_S:
+            if self._valid_at > valid_at:
+                outage_s, valid_at = self._valid_at - valid_at, self._valid_at
+                if self._missed:
+                    self._missed = False
+                    logger.warning("the Lease %s is renewed again, and the shard map read", self._name)
+                    self._on_outage(outage_s)
+            elif not self._missed and self._monotonic() - valid_at > self._duration_s - TICK_S:
                 self._missed = True
                 logger.warning(
-                    "the Lease %s could not be renewed for %.0f s: trials continue and report; nothing new begins "
-                    "until the API server answers",
+                    "the Lease %s could not be renewed, or the shard map not be read, for %.0f s: trials continue "
+                    "and report; nothing new begins until the API server answers",
                     self._name,
-                    self._monotonic() - self._renewed_at,
+                    self._monotonic() - valid_at,
                 )
 
     async def hand_over(self, timeout_s: float) -> None:
@@ -541,7 +547,7 @@ class Membership:
     def _complain(self, why: str) -> None:
         # Once it is said that this takes longer, it is not said every second.
         level = logging.INFO if self._missed else logging.WARNING
-        logger.log(level, "the Lease %s could not be renewed: %s", self._own_name, why)
+        logger.log(level, "the Lease %s could not be renewed, or the shard map not be read: %s", self._own_name, why)
 
     def _tell(self, message: str) -> None:
         if message != self._reported:

@@ -372,6 +372,35 @@ class TestSeveral:
 
         run(test)
 
+    def test_outage_of_reads_is_one_too(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The Lease is renewed meanwhile, and nothing may be changed without the map."""
+
+        def unlisted(method: str, path: str, _body: Any) -> ApiError | None:
+            is_list = method == "GET" and path.endswith("/leases")
+            return error(method, path, 500, "InternalError") if is_list else None
+
+        async def test(api: FakeApi) -> None:
+            one, two = pair(api, "one", "two")
+            await until(lambda: all_served(one, two))
+            await asyncio.sleep(5.0)
+            caplog.clear()
+            one.kube.faults.append(unlisted)
+            await asyncio.sleep(DURATION_S + 1.0)
+            assert not one.membership.lease_valid()
+            await asyncio.sleep(13.0)
+            one.kube.faults.clear()
+            await until(one.membership.lease_valid)
+            await asyncio.sleep(5.0)
+            assert [19.0 < seconds < 23.0 for seconds in one.outages] == [True]
+            assert two.outages == []
+            assert all_served(one, two)
+
+        run(test)
+        told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert len(told) < 10
+        assert "or the shard map not be read, for 5 s: trials continue" in told[-2]
+        assert "renewed again, and the shard map read" in told[-1]
+
     def test_lost_answers_lose_nothing(self) -> None:
         async def test(api: FakeApi) -> None:
             one, two = pair(api, "one", "two")
