@@ -21,7 +21,7 @@ from trialpod.tune.command.metrics.pattern import MetricPattern
 from trialpod.tune.command.metrics.prometheus import samples
 from trialpod.tune.command.metrics.reader import LineReader, missing_metric
 from trialpod.tune.command.metrics.rows import CsvReader, mlflow_point, reader_for
-from trialpod.tune.command.metrics.text import json_numbers, pairs
+from trialpod.tune.command.metrics.text import json_numbers, number, pairs
 
 NAMES = st.text("abcXYZ_", min_size=1, max_size=8)
 TEXTS = st.text("a1.=: ,-+eE{}[]'\"/%\u0663\u00b2é", max_size=60)
@@ -48,6 +48,21 @@ class TestLines:
         assert LineSplitter().feed(text.encode()) == ["10%", "loss=0.5", "loss=0.4", "loss=0.3"]
         assert LineSplitter().feed("perte=0.5 é\n".encode("latin-1")) == ["perte=0.5 \ufffd"]
         assert pairs(LineSplitter().feed("loss=0.5\n".encode("utf-16-le"))[0]) == {"loss": 0.5}
+
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+    @pytest.mark.parametrize("mark", ["", "\ufeff"])
+    def test_byte_order_mark_hides_no_name(self, mark, encoding):
+        assert LineSplitter().feed(f"{mark}loss,acc\n".encode(encoding)) == ["loss,acc"]
+
+
+class TestNumber:
+    @pytest.mark.parametrize(("text", "value"), [("12", 12), ("-1.5", -1.5), ("1e3", 1000.0), (" 2 ", 2)])
+    def test_forms(self, text, value):
+        assert repr(number(text)) == repr(value)
+
+    @pytest.mark.parametrize("text", ["1_000", "2024_01", "1_0.5", "a", ""])
+    def test_other_texts_are_none(self, text):
+        assert number(text) is None
 
 
 class TestPairs:

@@ -1,16 +1,19 @@
 """From bytes to lines, in bounded memory.
 
 A line ends with a line feed or a carriage return, as progress bars write them. Of a longer one than `MAX_LINE_BYTES`
-only the beginning is kept. Bytes that are not UTF-8 become replacement characters, NUL bytes vanish, and so do the
-escape sequences of terminals: names and numbers in ASCII are found in any encoding that extends it, and in UTF-16.
+only the beginning is kept. Bytes that are not UTF-8 become replacement characters, NUL bytes vanish, and so do byte
+order marks and the escape sequences of terminals: names and numbers in ASCII are found in any encoding that extends
+it, and in UTF-16.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 
 MAX_LINE_BYTES = 64 * 1024
 
+_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _END = re.compile(rb"[\r\n]")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
@@ -49,5 +52,7 @@ def decode(line: bytes) -> str:
     """Return the text of a line as the readers of metrics take it."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
-    text = line.decode("utf-8", "replace")
+        if line.startswith(_UTF_16_MARKS):
+            line = line[2:]
+    text = line.decode("utf-8", "replace").removeprefix("\ufeff")
     return (_ESCAPE.sub("", text) if "\x1b" in text else text).strip()

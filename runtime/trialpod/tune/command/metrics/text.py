@@ -24,12 +24,14 @@ _MAX_DEPTH = 8
 
 def number(text: str) -> Number | None:
     """Return a text as a number, whole ones as int; None when it is none."""
+    if "_" in text:  # Python takes 1_000
+        return None
     try:
         return int(text)
     except ValueError:
         pass
     try:
-        return float(text) if "_" not in text else None
+        return float(text)
     except ValueError:
         return None
 
