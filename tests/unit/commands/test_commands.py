@@ -465,6 +465,23 @@ class TestFollow:
 
         assert followed.read(again, end) == b"one\ntwo\nthree\nfour\n\nfive\n"
 
+    def test_shows_progress_bars_before_their_line_ends(self, followed: Followed) -> None:
+        followed.runs(1)
+        followed.prints(Cut(b"one\n10%\r20%\r3"))
+
+        def again() -> None:
+            assert followed.out.getvalue() == b"one\n10%\r20%\r"
+            followed.prints(Cut(b"one\n10%\r20%\r30%\r\ntwo\n1%\r"))
+
+        def more() -> None:
+            followed.prints(b"one\n10%\r20%\r30%\r\ntwo\n1%\r2%\rthree\n")
+
+        def end() -> None:
+            followed.leaves()
+            followed.ends()
+
+        assert followed.read(again, more, end) == b"one\n10%\r20%\r30%\r\ntwo\n1%\r2%\rthree\n"
+
     def test_continues_when_the_server_ends_an_answer_early(self, followed: Followed, server: ApiServer) -> None:
         """As it does when it is restarted: the pod still runs."""
         followed.runs(1)
