@@ -18,6 +18,7 @@ that cannot be read is retried later, and its trial counts as missing until then
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import threading
@@ -44,7 +45,7 @@ from trialpod_operator.engine import accounting
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.choices import is_early_stop
 from trialpod_operator.engine.reasons import explain, sentence
-from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.engine.trial import ERROR, PENDING, Trial
 from trialpod_operator.experiment.records import Record
 from trialpod_operator.experiment.stored import JOURNAL_ID
 from trialpod_operator.view.curves import MAX_POINTS, Curve, encode_points
@@ -661,27 +662,31 @@ class ExperimentModel:
             recorded.engine,
             recorded.settings,
             path=self.location.uri,
-            now=recorded.engine.state.clock.now if idle else self._clock(),  # while idle, no time is used up
+            now=self._now(idle=idle),
             rows=rows,
-            row=self.trial_row,
+            row=partial(self._trial_row, idle=idle),
         )
+
+    def _now(self, *, idle: bool) -> float:
+        """Return until when times are counted: while idle, no time is used up."""
+        return self._recorded.engine.state.clock.now if idle else self._clock()
 
     def _is_idle(self) -> bool:
         """Return whether there is work left that no process does; it is asked once for an answer."""
         return self._recorded.engine.state.flags.state == RUNNING and self._interrupted()
 
-    def trial_row(self, trial: Trial) -> TrialRow:
-        """Return a trial as commands show it."""
+    def _trial_row(self, trial: Trial, *, idle: bool) -> TrialRow:
         recorded = self._recorded
         dirname = recorded.dirname(trial)
         elsewhere = self._stored.get("storage") or ""
-        return build_row(
+        row = build_row(
             trial,
             path=f"{self.location.uri}/{dirname}",
             name=recorded.trial_name(trial),
-            now=self._clock(),
+            now=self._now(idle=idle),
             checkpoints=f"{elsewhere}/{dirname}" if elsewhere else "",
         )
+        return dataclasses.replace(row, status=PENDING) if idle and trial.running else row
 
     def summary(self) -> Json:
         """Return what a list of experiments shows of it."""
@@ -867,7 +872,8 @@ class ExperimentModel:
     def rows(self) -> list[TrialRow]:
         """Return all trials as commands show them."""
         with self._lock:
-            return [self.trial_row(trial) for trial in self._recorded.engine.state.trials.values()]
+            idle = self._is_idle()
+            return [self._trial_row(trial, idle=idle) for trial in self._recorded.engine.state.trials.values()]
 
     def facts(self, points: int) -> list[tuple[Json, list[tuple[float, float]]]]:
         """Return the rows of all trials as data, each with at most so many points of its curve: iteration, value."""

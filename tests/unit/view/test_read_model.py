@@ -26,6 +26,7 @@ from trialpod_operator.experiment.fsck.examine import examine
 from trialpod_operator.experiment.stored import write_stored
 from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import MAX_METRICS, ExperimentModel, ModelClosedError, NoSuchTrialError
+from trialpod_operator.view.reading import activity, current_view, reading
 
 
 @pytest.fixture
@@ -483,6 +484,24 @@ class TestHeader:
         assert found[True]["estimated_end"] is None
         assert found[True]["budget"][1]["used"] == found[True]["elapsed"]
         assert found[False]["elapsed"] >= 3600
+
+    def test_rows_of_interrupted_trials_are_as_commands_show_them(self, sample: SampleExperiment) -> None:
+        sample.start(sample.trials[0])
+        sample.report(sample.trials[0], 3.0)
+        later = sample.now + 3600.0
+        asked = []
+        model = ExperimentModel(
+            Location(sample.folder), clock=lambda: later, interrupted=lambda: asked.append(1) is None
+        )
+        model.load()
+        first, *_ = model.rows()
+        assert (first.status, len(asked)) == ("PENDING", 1)
+        assert first.run_time_s < 60
+        with reading(sample.folder) as experiment:
+            shown = current_view(experiment, activity(sample.folder), None, later)
+        assert [(row.status, row.run_time_s) for row in shown.rows] == [
+            (row.status, row.run_time_s) for row in model.rows()
+        ]
 
     def test_whether_it_is_interrupted_is_asked_once(self, sample: SampleExperiment) -> None:
         asked = []
