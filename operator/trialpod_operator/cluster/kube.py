@@ -383,7 +383,8 @@ class Kube(ApiServer):
             count_request("GET", collection, int(response.status))
             if response.status >= 400:
                 data = await response.read()
-                raise api_error("GET", collection, int(response.status), _status_of(data))
+                retry_after_s = _seconds(response.headers.get("Retry-After"))
+                raise api_error("GET", collection, int(response.status), _status_of(data), retry_after_s)
             answer = response.response
             try:
                 rest = b""

@@ -40,6 +40,8 @@ class HttpApi:
     def __init__(self) -> None:
         self.api = FakeApi()
         self.watches_opened: set[str] = set()
+        self.retry_watches_after: list[int] = []
+        """Seconds for each of the next watches, which are refused."""
         self._watchers: dict[str, list[asyncio.Queue[tuple[str, Object]]]] = {}
         self._events: list[tuple[int, str, str, Object]] = []  # version, plural, kind of the event, object
         self._loop = asyncio.new_event_loop()
@@ -111,6 +113,9 @@ class HttpApi:
             return web.json_response({"versions": ["v1"]})
         if request.path == "/apis":
             return web.json_response({"groups": [_group(path) for path in _KINDS if path.startswith("/apis/")]})
+        if request.query.get("watch") == "true" and self.retry_watches_after:
+            headers = {"Retry-After": str(self.retry_watches_after.pop(0))}
+            return web.json_response({"kind": "Status", "code": 429}, status=429, headers=headers)
         if request.query.get("watch") == "true":
             return await self._watch(request)
         body = await request.json() if request.can_read_body else None

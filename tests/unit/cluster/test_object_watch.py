@@ -14,7 +14,7 @@ import virtual_time
 from fake_api_http import HttpApi
 from virtual_time import until
 
-from trialpod_operator.api.api_errors import ApiError, api_error
+from trialpod_operator.api.api_errors import ApiError, TooManyRequestsError, api_error
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.names import MANAGED_BY_LABEL, MANAGER
@@ -154,6 +154,19 @@ def test_real_watch_shows_each_change(server: HttpApi) -> None:
 
     asyncio.run(test())
     assert shown[:2] == [("before", False), ("after", False)]
+
+
+def test_refused_watch_says_when_to_retry(server: HttpApi) -> None:
+    server.retry_watches_after = [20]
+
+    async def test() -> None:
+        kube = await Kube.connect()
+        with pytest.raises(TooManyRequestsError) as caught:
+            await anext(kube.watch(COLLECTION, {"resourceVersion": "1", "timeoutSeconds": "60"}))
+        assert caught.value.retry_after_s == 20.0
+        await kube.close()
+
+    asyncio.run(test())
 
 
 def test_watches_of_many_namespaces_delay_no_request(server: HttpApi) -> None:
