@@ -18,6 +18,9 @@ FROM_SCRATCH = "from-scratch"
 MAX_VALUE = 16 * 1024
 """Characters of the annotation that count."""
 
+MAX_GENERATION_DIGITS = 20
+"""More than any generation has; Python reads no number of more than 4,300 digits."""
+
 
 @dataclass(frozen=True)
 class Retry:
@@ -68,6 +71,6 @@ def next_retry(item: Mapping[str, Any], trial_ids: Sequence[str], token: str, *,
 def stop_is_asked(metadata: Mapping[str, Any]) -> bool:
     """Return whether an experiment is to stop: its annotation names this generation of its spec, or a later one."""
     asked = str((metadata.get("annotations") or {}).get(names.STOP_ANNOTATION, ""))
-    if asked.isdecimal():
+    if asked.isdecimal() and len(asked) <= MAX_GENERATION_DIGITS:
         return int(asked) >= int(metadata.get("generation") or 0)
     return asked.lower() == "true"

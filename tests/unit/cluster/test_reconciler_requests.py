@@ -61,7 +61,15 @@ def test_a_suspended_experiment_can_be_stopped(play: Play) -> None:
 
 @pytest.mark.parametrize(
     ("value", "generation", "asked"),
-    [("3", 3, True), ("3", 4, False), ("4", 3, True), ("true", 9, True), ("", 1, False), ("no", 1, False)],
+    [
+        ("3", 3, True),
+        ("3", 4, False),
+        ("4", 3, True),
+        ("true", 9, True),
+        ("", 1, False),
+        ("no", 1, False),
+        pytest.param("9" * 5_000, 1, False, id="long"),
+    ],
 )
 def test_a_request_to_stop_is_about_one_generation(value: str, generation: int, asked: bool) -> None:
     metadata = {"generation": generation, "annotations": {names.STOP_ANNOTATION: value}}
