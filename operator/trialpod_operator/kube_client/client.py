@@ -222,9 +222,19 @@ class Experiments:
         except ApiError as error:
             raise self._explained(error, "patch", names.EXPERIMENTS) from error
 
-    def change(self, name: str, spec: Json) -> Json:
-        """Change fields of an experiment's spec; None removes a field."""
-        return self._patch(names.EXPERIMENTS, name, {"spec": spec})
+    def change(self, name: str, spec: Json, *, version: str = "") -> Json:
+        """Change fields of an experiment's spec; None removes a field.
+
+        Args:
+            name: the experiment's.
+            spec: the fields.
+            version: only if this is its `resourceVersion`; "" = whatever it is.
+
+        Raises:
+            ConflictError: it is another one.
+        """
+        metadata = {"metadata": {"resourceVersion": version}} if version else {}
+        return self._patch(names.EXPERIMENTS, name, {**metadata, "spec": spec})
 
     def annotate(self, name: str, annotations: Mapping[str, str | None]) -> Json:
         """Change annotations of an experiment; None removes one."""
@@ -386,7 +396,10 @@ class Experiments:
         return f"{path}/{quote(name)}" if name else path
 
     def _absent(self, name: str) -> str:
-        known = self.names()
+        try:
+            known = self.names()
+        except InvalidInputError:  # they may not be listed
+            return f"there is no TuneExperiment {name} in the namespace {self.namespace}"
         guess = nearest(name, known)
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         hint = f"; did you mean {guess}?" if guess else ""

@@ -9,7 +9,7 @@ from api_server import ApiServer, experiment_object, trial_object
 from trialpod.errors import InvalidInputError
 from trialpod_operator.api.api_errors import AlreadyExistsError
 from trialpod_operator.kube_client.api import MAX_PART_BYTES, ClusterUnreachableError, split_lines
-from trialpod_operator.kube_client.client import Experiments
+from trialpod_operator.kube_client.client import ExperimentNotFoundError, Experiments
 
 
 @pytest.fixture
@@ -38,6 +38,13 @@ def test_a_name_that_is_missing_comes_with_the_nearest_one(server: ApiServer, ap
     server.put("tuneexperiments", experiment_object("digits"))
     assert api.find("digit") is None
     with pytest.raises(InvalidInputError, match="no TuneExperiment digit in the namespace team; did you mean digits"):
+        api.get("digit")
+
+
+def test_a_missing_name_is_named_without_the_right_to_list(server: ApiServer, api: Experiments) -> None:
+    forbidden = {"code": 403, "reason": "Forbidden", "message": 'User "jane" cannot list resource'}
+    server.routes["GET", "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments"] = forbidden
+    with pytest.raises(ExperimentNotFoundError, match=r"no TuneExperiment digit in the namespace team$"):
         api.get("digit")
 
 
