@@ -21,11 +21,10 @@ import msgspec
 from msgspec import inspect
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod_operator.api.document import Document
+from trialpod_operator.api.document import MAX_DEPTH, Document, deeper_than
 from trialpod_operator.api.duration import parse_duration
 from trialpod_operator.api.inspection import fields_of, model_of, peel, root
 from trialpod_operator.api.models import MAX_INT, Metadata, TuneExperiment
-from trialpod_operator.api.nesting import MAX_DEPTH, deeper_than
 from trialpod_operator.api.paths import Path, format_path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity

@@ -17,8 +17,7 @@ from typing import Any
 
 import yaml
 
-from trialpod_operator.api.document import Document
-from trialpod_operator.api.nesting import MAX_DEPTH
+from trialpod_operator.api.document import MAX_DEPTH, Document
 from trialpod_operator.api.paths import Path, format_path
 from trialpod_operator.api.problems import Problem
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from trialpod_operator.api.nesting import allow_deep_json
+from trialpod_operator.api.document import allow_deep_json
 from trialpod_operator.cluster import first_lists, names
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller

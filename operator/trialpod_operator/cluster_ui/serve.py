@@ -20,7 +20,7 @@ import uvicorn
 from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.storage.scratch import Scratch
-from trialpod_operator.api.nesting import allow_deep_json
+from trialpod_operator.api.document import allow_deep_json
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster_ui.actions import ClusterActions
 from trialpod_operator.cluster_ui.experiments import ClusterExperiments

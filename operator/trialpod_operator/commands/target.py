@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
-from trialpod_operator.api.nesting import allow_deep_json
+from trialpod_operator.api.document import allow_deep_json
 from trialpod_operator.cluster import names
 
 if TYPE_CHECKING:
