@@ -68,10 +68,8 @@ export class Follower {
       this.tries = 0;
       this.on.stale(null);
     });
-    this.source.addEventListener("delta", (event) => {
-      this.on.stale(null);
-      this.on.delta(JSON.parse(event.data));
-    });
+    // A delta says nothing of staleness: that the data is stale comes as one too.
+    this.source.addEventListener("delta", (event) => this.on.delta(JSON.parse(event.data)));
     this.source.addEventListener("stale", (event) => {
       const { since } = JSON.parse(event.data);
       this.on.stale(since, since ? "The experiment's data does not change although it should; its operator may be away." : "");
