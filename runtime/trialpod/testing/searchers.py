@@ -285,7 +285,9 @@ class _History:
             if how < 0.05:  # it was retried
                 self.search.on_trial_complete(trial, last)
         elif how < 0.4:
-            self.search.on_trial_stopped(trial, last)
+            self.search.on_trial_stopped(trial, {**last, "loss": loss + 0.25})
+            if how < 0.2:  # the experiment had failed, and was retried
+                self.search.on_trial_complete(trial, last)
         elif how < 0.5:
             self.search.on_trial_complete(trial, {"loss": math.nan, "training_iteration": 3})
         else:

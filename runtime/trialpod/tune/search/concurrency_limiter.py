@@ -82,7 +82,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         self.batch = batch
         self._live: dict[str, None] = {}
         self._held: dict[str, list[Any]] = {}  # ends that the searcher has not received yet
-        self._failed: dict[str, None] = {}
+        self._retryable: dict[str, None] = {}
         self._inside = not batch and searcher.set_max_concurrency(max_concurrent)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -128,7 +128,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         return {
             "version": 1,
             "live": list(self._live),
-            "failed": list(self._failed),
+            "failed": list(self._retryable),  # or given up
             "held": packed_ends(self._held),
             "searcher": self.searcher.get_state(),
         }
@@ -136,22 +136,22 @@ class ConcurrencyLimiter(SearcherWrapper):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self._live = dict.fromkeys(state["live"])
-        self._failed = dict.fromkeys(state.get("failed", ()))
+        self._retryable = dict.fromkeys(state["failed"])
         self._held = unpacked_ends(state["held"])
         self.searcher.set_state(state["searcher"])
 
     def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
         known = trial_id in self._live
-        if not known and trial_id not in self._failed:
+        if not known and trial_id not in self._retryable:
             return  # not a trial of this searcher
         self._live.pop(trial_id, None)
-        self._failed.pop(trial_id, None)
-        if how == "error":
-            self._failed[trial_id] = None  # it may be retried, and end again
+        self._retryable.pop(trial_id, None)
+        if how != "complete":
+            self._retryable[trial_id] = None  # it may be retried, and end again
         if not self.batch or not (known or trial_id in self._held):
             self._pass_on(trial_id, how, result)
             return
-        self._held[trial_id] = [how, result]  # the end of a retry replaces the failure
+        self._held[trial_id] = [how, result]  # the end of a retry replaces the earlier one
         if not self._live:
             held, self._held = self._held, {}
             for each, (kept, last) in held.items():

@@ -148,7 +148,7 @@ class LibrarySearcher(Searcher):
         raise NotImplementedError
 
     def _tell(self, number: int, values: Values, ending: Ending) -> None:
-        """Learn how point `number` ended; after an error this may be called again."""
+        """Learn how point `number` ended; after an error or a stop this may be called again."""
         raise NotImplementedError
 
     def _report(self, number: int, scores: tuple[float, ...], step: int) -> None:

@@ -5,7 +5,7 @@ deterministic: what it suggests is a function of its seed, of how much it has su
 received. Its state is data.
 
 The calls of a search algorithm about a trial: `on_trial_result` for its results, `on_pause` and `on_unpause` in
-between, and at the end one of `on_trial_complete` and `on_trial_stopped`. A trial that ended with an error may be
+between, and at the end one of `on_trial_complete` and `on_trial_stopped`. A trial that failed or was given up may be
 retried; then there is another end.
 """
 

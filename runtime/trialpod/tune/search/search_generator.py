@@ -1,7 +1,7 @@
 """Makes a search algorithm of a searcher: counts the trials, names them, and completes their configs.
 
-Invariants: the searcher receives calls about a trial only between its suggestion and its end (an end after an error
-may be followed by another one); what it raises is passed on.
+Invariants: the searcher receives calls about a trial only between its suggestion and its end (a trial that failed or
+was given up may be retried, and end again); what it raises is passed on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SearchGenerator(SearchAlgorithm):
         self._next = 0
         self._exhausted = False
         self._live: dict[str, None] = {}
-        self._failed: dict[str, None] = {}
+        self._retryable: dict[str, None] = {}
 
     def configure(
         self,
@@ -148,16 +148,16 @@ class SearchGenerator(SearchAlgorithm):
             self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Pass on the end of a trial, once; after an error a second time, when it was retried."""
+        """Pass on the end of a trial, once; another time when it had failed or been given up, and was retried."""
         if self._is_open(trial_id):
             self.searcher.on_trial_complete(trial_id, result=result, error=error)
-            self._close(trial_id, error)
+            self._close(trial_id, retryable=error)
 
     def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
         """Pass on that a trial was given up."""
         if self._is_open(trial_id):
             self.searcher.on_trial_stopped(trial_id, result=result)
-            self._close(trial_id, False)
+            self._close(trial_id, retryable=True)
 
     def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
         """Pass on that a trial reached a rung, where the searcher knows of rungs."""
@@ -183,7 +183,7 @@ class SearchGenerator(SearchAlgorithm):
             "id_prefix": self._id_prefix,
             "exhausted": self._exhausted,
             "live": list(self._live),
-            "failed": list(self._failed),
+            "failed": list(self._retryable),  # or given up
             "searcher": self.searcher.get_state(),
         }
 
@@ -194,7 +194,7 @@ class SearchGenerator(SearchAlgorithm):
         self._id_prefix = state["id_prefix"]
         self._exhausted = state["exhausted"]
         self._live = dict.fromkeys(state["live"])
-        self._failed = dict.fromkeys(state["failed"])
+        self._retryable = dict.fromkeys(state["failed"])
         self.searcher.set_state(state["searcher"])
 
     def _count(self, trial_id: str) -> None:
@@ -202,13 +202,13 @@ class SearchGenerator(SearchAlgorithm):
         self._live[trial_id] = None
 
     def _is_open(self, trial_id: str) -> bool:
-        return trial_id in self._live or trial_id in self._failed
+        return trial_id in self._live or trial_id in self._retryable
 
-    def _close(self, trial_id: str, error: bool) -> None:
+    def _close(self, trial_id: str, *, retryable: bool) -> None:
         self._live.pop(trial_id, None)
-        self._failed.pop(trial_id, None)
-        if error:
-            self._failed[trial_id] = None
+        self._retryable.pop(trial_id, None)
+        if retryable:
+            self._retryable[trial_id] = None
 
     def _completed(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return a config with the constants of the space that the searcher left out."""

@@ -135,6 +135,7 @@ class TestBatchRetries:
             self.ends: list[tuple[str, str]] = []
 
         def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            super().on_trial_complete(trial_id, result, error)
             self.ends.append((trial_id, "error" if error else "complete"))
 
     @pytest.fixture
@@ -154,6 +155,14 @@ class TestBatchRetries:
         limiter.on_trial_complete("a", {"loss": 1.0})
         limiter.on_trial_complete("b", {"loss": 2.0})
         assert recorder.ends == [("a", "complete"), ("b", "complete")]
+
+    def test_success_replaces_a_stop(self, recorder: Recorder, limiter: ConcurrencyLimiter) -> None:
+        limiter.on_trial_stopped("a", {"loss": 3.0})
+        limiter.on_trial_complete("a", {"loss": 1.0})
+        limiter.on_trial_stopped("b", {"loss": 4.0})
+        limiter.on_trial_complete("b", {"loss": 2.0})
+        limiter.on_trial_complete("b", {"loss": 0.0})
+        assert recorder.heard == {"a": {"loss": 1.0}, "b": {"loss": 2.0}}
 
     def test_success_after_the_batch_comes_last(self, recorder: Recorder, limiter: ConcurrencyLimiter) -> None:
         limiter.on_trial_complete("b", {"loss": 2.0})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -77,6 +78,19 @@ def test_an_end_is_reported_once_and_again_after_an_error() -> None:
         ("00001", None, True),
         ("00001", {"loss": 3.0}, False),
     ]
+
+
+def test_an_end_is_reported_again_after_a_stop() -> None:
+    searcher = Counting()
+    search = _search(searcher)
+    trial_id = search.next_suggestion().trial_id
+    search.on_trial_stopped(trial_id, {"loss": 2.0})
+    again = _search(searcher)
+    again.set_state(json.loads(json.dumps(search.get_state())))
+    searcher.heard.clear()
+    again.on_trial_complete(trial_id, {"loss": 1.0})
+    again.on_trial_complete(trial_id, {"loss": 0.0})
+    assert searcher.heard == [("00000", {"loss": 1.0}, False)]
 
 
 def test_a_searcher_without_more_ends_the_search() -> None:
