@@ -291,7 +291,7 @@ class ExperimentController:
         if problem is None and self.open:
             problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
             if problem is None and self._storage.unreadable is not None:
-                problem = self._forbidden(self._storage.unreadable)
+                problem, _ = await self._problem_of(self._storage.unreadable, was_open=was_open)
             if problem is None and self._durable is not None and self._durable.decisions is not None:
                 problem = self._decider.problem(self._durable.decisions)
         # The status says what the steps before have found. Neither they nor the next pass wait for it.

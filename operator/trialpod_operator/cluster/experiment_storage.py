@@ -49,7 +49,7 @@ class ExperimentStorage:
         self._services = services
         self._keys: dict[str, bytes] = {}  # the files of the Secret
         self._keys_read_at = 0.0
-        self.unreadable: ForbiddenError | None = None
+        self.unreadable: ForbiddenError | storage_access.StorageProblemError | None = None
         """Why the Secret could not be read last, while the keys from before are used."""
 
     @property
@@ -73,7 +73,7 @@ class ExperimentStorage:
         Args:
             experiment: the manifest.
             refused: the storage refuses the keys.
-            in_use: the experiment is open: it continues with the keys that it has if the Secret may not be read.
+            in_use: the experiment is open: it continues with the keys that it has if the Secret is gone or forbidden.
 
         Raises:
             StorageProblemError: the Secret or a key in it is missing.
@@ -90,14 +90,15 @@ class ExperimentStorage:
             return
         try:
             secret = await self._services.kube.get(paths.secrets(self._namespace), storage.credentials_secret)
-        except ForbiddenError as error:
+            keys = storage_access.secret_data(storage, secret)
+        except (ForbiddenError, storage_access.StorageProblemError) as error:
             if not in_use or not self._keys:
                 raise
             self.unreadable = error
             self._keys_read_at = now - interval + REFUSED_INTERVAL_S
             return
         self.unreadable = None
-        self._keys = storage_access.secret_data(storage, secret)
+        self._keys = keys
         self._keys_read_at = now
         storage_access.write_secret(self.keys_dir, self._keys)
 

@@ -128,6 +128,26 @@ class TestForbidden:
 
         play(scenario)
 
+    def test_deleted_secret_while_trials_run_holds_up_nothing(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            data = {"AWS_ACCESS_KEY_ID": "a2V5", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0"}
+            secret = {"metadata": {"name": "keys"}, "data": data}
+            await world.client.create(paths.secrets("team"), secret)
+            world.pods.behaviour.steps = 200
+            storage = {"uri": "s3://bucket/runs", "credentialsSecret": "keys"}
+            await world.apply(numSamples=2, maxConcurrentTrials=1, storage=storage)
+            await world.until_running()
+            await world.client.delete(paths.secrets("team"), "keys")
+            await until(lambda: world.condition("Ready")["status"] == "False", what="the status says why")
+            assert world.condition("Ready")["reason"] == "SecretNotFound"
+            (pod,) = world.pods.live()
+            world.pods.kill(pod, 1, "Error")
+            await until(lambda: pod["metadata"]["name"] not in names_of(world.pods.live()), what="it is handled")
+            await world.client.create(paths.secrets("team"), secret)
+            await until(lambda: world.condition("Ready")["status"] == "True", what="that is over")
+
+        play(scenario)
+
 
 def names_of(pods: list[fake_api.Object]) -> list[str]:
     return [str(pod["metadata"]["name"]) for pod in pods]
