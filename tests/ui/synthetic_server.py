@@ -35,6 +35,7 @@ class Invented:
     def __init__(self, name: str, n: int, *, running: int = 2, pbt: bool = False, nasty: bool = False) -> None:
         self.name, self.n, self.running, self.pbt, self.nasty = name, n, running, pbt, nasty
         self.cursor = 1
+        self.suspended = False
         self.random = random.Random(n)
         self.changed = threading.Condition()
         self.epochs: dict[str, int] = {}
@@ -146,7 +147,7 @@ class Invented:
             "id": self.name,
             "name": NASTY if self.nasty else self.name,
             "namespace": None,
-            "state": "Running" if self.running else "Succeeded",
+            "state": "Suspended" if self.suspended else "Running" if self.running else "Succeeded",
             "reason": NASTY if self.nasty else "Running",
             "trials": self.n,
             "counts": counts,
@@ -334,8 +335,21 @@ class Handler(BaseHTTPRequestHandler):
                 {
                     "name": "suspend",
                     "command": f"trialpod suspend {experiment.name}",
+                    "allowed": not experiment.suspended,
+                    "why_not": "it is suspended already" if experiment.suspended else None,
+                },
+                {
+                    "name": "resume",
+                    "command": f"trialpod resume {experiment.name}",
+                    "allowed": experiment.suspended,
+                    "why_not": None if experiment.suspended else "it is not suspended",
+                },
+                {
+                    "name": "more-samples",
+                    "command": f'kubectl patch te {experiment.name} -p \'{{"spec":{{"numSamples":{{samples}}}}}}\'',
                     "allowed": True,
                     "why_not": None,
+                    "base": 500,
                 },
                 {
                     "name": "stop-trial",

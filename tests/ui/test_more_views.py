@@ -57,6 +57,46 @@ class TestLoading:
         assert tab.problems == []
 
 
+class TestActions:
+    @pytest.fixture
+    def acting(self) -> Iterator[Server]:
+        server = Server([Invented("acting", 20)], actions=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield server
+        server.online = False
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    def test_command_has_the_number_that_is_typed(self, context: Any, acting: Server) -> None:
+        page = Opened(context.new_page(), acting.url).show("#/e/acting/trials")
+        page.get_by_role("button", name="More samples").click()
+        shown = page.locator("dialog pre.command")
+        assert '"numSamples":510' in shown.inner_text()
+        page.get_by_label("How many more").fill("4")
+        assert '"numSamples":504' in shown.inner_text()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog", state="detached")
+        assert acting.posted == [("/api/experiments/acting/actions/more-samples", {"samples": 4})]
+
+    def test_buttons_follow_the_experiments_state(self, context: Any, acting: Server) -> None:
+        page = Opened(context.new_page(), acting.url).show("#/e/acting/trials")
+        resume = 'button[data-action="resume"]'
+        page.wait_for_selector(f"{resume}:disabled")
+        acting.experiments["acting"].suspended = True
+        acting.experiments["acting"].advance()
+        page.wait_for_selector(f"{resume}:enabled")
+        page.wait_for_selector('button[data-action="suspend"]:disabled')
+
+    def test_buttons_are_asked_for_again_after_an_action(self, context: Any, acting: Server) -> None:
+        page = Opened(context.new_page(), acting.url).show("#/e/acting/trials")
+        page.get_by_role("button", name="Suspend", exact=True).click()
+        acting.experiments["acting"].suspended = True  # no event says so
+        page.locator("dialog button[type=submit]").click()
+        page.wait_for_selector('button[data-action="resume"]:enabled')
+
+
 class TestCompare:
     def test_shows_only_what_differs_until_all_is_wanted(self, tab: Opened, grown: Grown) -> None:
         trials = grown.digits.host.engine.state.trials.values()

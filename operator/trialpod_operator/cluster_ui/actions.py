@@ -6,8 +6,10 @@ or to impersonate a user: a fault in it can do no more than those who are signed
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+from collections.abc import Iterator
 
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster_ui.experiments import ClusterLocation
@@ -15,7 +17,7 @@ from trialpod_operator.cluster_ui.reviews import Reviews
 from trialpod_operator.kube_client.api import KubeClient
 from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.kubeconfig import Access
-from trialpod_operator.kube_client.ui_experiments import DeskActions, chosen
+from trialpod_operator.kube_client.ui_experiments import DeskActions, chosen, samples_of
 from trialpod_operator.ui.access import ActionDeniedError, Json, User
 from trialpod_operator.ui.actions import plan
 from trialpod_operator.view.model import ExperimentModel
@@ -36,13 +38,15 @@ class ClusterActions:
     def listed(self, user: User, model: ExperimentModel) -> list[Json]:
         """Return the actions, as the API server allows them to the user."""
         namespace = _namespace(model)
+        with self._as_user(user, namespace) as api:
+            samples = samples_of(api.get(model.location.name))
         allowed = {
             names.EXPERIMENTS: self._reviews.may(user, "patch", names.EXPERIMENTS, namespace, model.location.name),
             names.TRIALS: self._reviews.may(user, "patch", names.TRIALS, namespace),
         }
         return [
             each.data(allowed[each.resource], f"you may not patch {each.resource} in the namespace {namespace}")
-            for each in plan(model, "{trial}", None, f"-n {namespace}")
+            for each in plan(model, "{trial}", samples, f"-n {namespace}")
         ]
 
     def perform(self, user: User, model: ExperimentModel, action: str, arguments: Json) -> str:
@@ -54,15 +58,18 @@ class ClusterActions:
             raise ActionDeniedError(
                 f"you may not patch {found.resource} in the namespace {namespace}; the role edit has the permission"
             )
-        client = KubeClient(self._as_user(user))
+        with self._as_user(user, namespace) as api:
+            return DeskActions(api, f"-n {namespace}").perform(user, model, action, arguments)
+
+    @contextlib.contextmanager
+    def _as_user(self, user: User, namespace: str) -> Iterator[Experiments]:
+        client = KubeClient(self._access_of(user))
         try:
-            return DeskActions(Experiments(client, namespace), f"-n {namespace}").perform(
-                user, model, action, arguments
-            )
+            yield Experiments(client, namespace)
         finally:
             client.close()
 
-    def _as_user(self, user: User) -> Access:
+    def _access_of(self, user: User) -> Access:
         configuration = copy.copy(self._access.configuration)
         configuration.api_key = {"BearerToken": f"Bearer {user.token}"}
         configuration.api_key_prefix = {}

@@ -10,16 +10,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod_operator.api.api_errors import ApiError
+from trialpod.tune.plugins.auto import samples_by_default
+from trialpod_operator.api.api_errors import ApiError, ConflictError
 from trialpod_operator.cluster import names
 from trialpod_operator.kube_client.client import ExperimentNotFoundError, Experiments, MissingRightError
 from trialpod_operator.kube_client.storage import opened
 from trialpod_operator.kube_client.view import condition, seconds, state_of, view_of
 from trialpod_operator.ui.access import ActionDeniedError, NoSuchExperimentError, User
-from trialpod_operator.ui.actions import Plan, plan
+from trialpod_operator.ui.actions import UNLIMITED, Plan, plan
 from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
 
@@ -27,6 +29,23 @@ Json = dict[str, Any]
 
 RESOURCE_INTERVAL_S = 5.0
 """Minimum interval between two reads of a TuneExperiment for its state."""
+
+MAX_TRIES = 5
+MAX_MODELS = 20
+"""Models that are kept; of more experiments, the least recently viewed are dropped, with their connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A model that is kept, of the experiment with this uid, and what it is read through."""
+
+    uid: str
+    model: ExperimentModel
+    _open: contextlib.ExitStack
+
+    def close(self) -> None:
+        """Drop it; what still uses the model learns it at its next refresh."""
+        self._open.close()
 
 
 class DeskExperiments:
@@ -43,9 +62,8 @@ class DeskExperiments:
         self._only = only
         self._clock = clock
         self._lock = threading.RLock()
-        self._models: dict[str, ExperimentModel] = {}
+        self._known: dict[str, _Known] = {}  # by name, the one viewed last at the end
         self._items: dict[str, tuple[float, Json]] = {}
-        self._open = contextlib.ExitStack()
 
     def summaries(self, user: User, namespace: str = "") -> list[Json]:
         """Return what the resources say."""
@@ -56,14 +74,35 @@ class DeskExperiments:
     def model(self, user: User, experiment_id: str) -> ExperimentModel:
         """Return the model of an experiment, whose storage is opened for it."""
         with self._lock:
-            known = self._models.get(experiment_id)
-            if known is None:
+            known = self._known.pop(experiment_id, None)
+            try:
                 item = self._item(experiment_id)
-                uri, storage = self._open.enter_context(opened(self._api, item))
-                known = self._models[experiment_id] = ExperimentModel(
-                    Location(uri, storage, name=experiment_id), standing=lambda: self._standing(experiment_id)
-                )
-            return known
+            except NoSuchExperimentError:
+                if known is not None:
+                    known.close()
+                raise
+            except TrialpodError:
+                if known is None:
+                    raise
+            else:
+                uid = str(item["metadata"].get("uid") or "")
+                if known is not None and known.uid != uid:  # it was deleted, and created again
+                    known.close()
+                    known = None
+                known = known or self._open(experiment_id, uid, item)
+            self._known[experiment_id] = known
+            for name in [name for name, each in self._known.items() if not each.model.used and each is not known]:
+                if len(self._known) <= MAX_MODELS:
+                    break
+                self._known.pop(name).close()
+            return known.model
+
+    def _open(self, name: str, uid: str, item: Json) -> _Known:
+        with contextlib.ExitStack() as stack:
+            uri, storage = stack.enter_context(opened(self._api, item))
+            model = ExperimentModel(Location(uri, storage, name=name), standing=lambda: self._standing(name))
+            stack.callback(model.close)
+            return _Known(uid, model, stack.pop_all())
 
     def reads_logs(self, user: User, experiment_id: str) -> bool:
         """Return True: a user that runs this may read the files."""
@@ -71,9 +110,10 @@ class DeskExperiments:
 
     def close(self) -> None:
         """Close the storages."""
-        for model in self._models.values():
-            model.close()
-        self._open.close()
+        with self._lock:
+            for known in self._known.values():
+                known.close()
+            self._known.clear()
 
     def _standing(self, name: str) -> Json:
         with self._lock:
@@ -156,9 +196,10 @@ class DeskActions:
         """Return the actions, as the API server allows them."""
         with self._lock:
             allowed = {resource: self._api.may("patch", resource) for resource in (names.EXPERIMENTS, names.TRIALS)}
+            samples = samples_of(self._api.get(model.location.name))
         return [
             each.data(allowed[each.resource], f"you may not patch {each.resource}")
-            for each in plan(model, "{trial}", None, self._flags)
+            for each in plan(model, "{trial}", samples, self._flags)
         ]
 
     def perform(self, user: User, model: ExperimentModel, action: str, arguments: Json) -> str:
@@ -179,9 +220,34 @@ class DeskActions:
             if trial is None:
                 raise InvalidInputError(f"there is no trial {arguments['trial']} in {name}")
             self._api.stop_trial(str(trial["metadata"]["name"]))
+        elif found.name == "more-samples":
+            return f"it has {self._add_samples(name, arguments['samples'])} samples now"
         else:
             self._api.change(name, found.spec)
         return found.done
+
+    def _add_samples(self, name: str, count: int) -> int:
+        """Add to what the manifest says now, although others may change it; return the new number."""
+        for _ in range(MAX_TRIES):
+            item = self._api.get(name)
+            present = samples_of(item)
+            if present < 0:
+                raise InvalidInputError(UNLIMITED)
+            try:
+                version = str(item["metadata"].get("resourceVersion") or "")
+                self._api.change(name, {"numSamples": present + count}, version=version)
+            except ConflictError:
+                continue
+            return present + count
+        raise InvalidInputError(f"{name} changes faster than samples can be added; try again")
+
+
+def samples_of(item: Mapping[str, Any]) -> int:
+    """Return how many samples a TuneExperiment takes; -1 = no limit."""
+    spec = item.get("spec") or {}
+    budgets = [spec.get(key) for key in ("timeBudget", "maxTrialHours", "maxGpuHours")]
+    given = spec.get("numSamples")
+    return int(samples_by_default(spec.get("algorithm"), budgets) if given is None else given)
 
 
 def chosen(model: ExperimentModel, action: str, arguments: Json, flags: str) -> Plan:
@@ -195,8 +261,4 @@ def chosen(model: ExperimentModel, action: str, arguments: Json, flags: str) -> 
         raise InvalidInputError("trial is missing; give the trial's id")
     if action == "more-samples" and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 1):
         raise InvalidInputError("samples is missing or no number; give how many samples to add, 1 or more")
-    return next(
-        each
-        for each in plan(model, str(trial), samples if isinstance(samples, int) else None, flags)
-        if each.name == action
-    )
+    return next(each for each in plan(model, str(trial), 0, flags) if each.name == action)

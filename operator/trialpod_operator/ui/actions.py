@@ -17,6 +17,11 @@ from trialpod_operator.view.reading import activity
 
 Json = dict[str, Any]
 
+SAMPLES = "{samples}"
+"""Stands for the new number of samples in a command: the page puts it there when the user has chosen."""
+
+UNLIMITED = "it has no limit of samples"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -27,8 +32,9 @@ class Plan:
         command: the shell command that it equals.
         resource: what has to be patched.
         done: what to say when it is.
-        spec: the change of the TuneExperiment.
+        spec: the change of the TuneExperiment, where that needs no argument.
         impossible: why it makes no sense now; "" = it does.
+        base: to which the user's number is added, for `SAMPLES` in the command.
     """
 
     name: str
@@ -37,6 +43,7 @@ class Plan:
     done: str
     spec: Json = field(default_factory=dict)
     impossible: str = ""
+    base: int | None = None
 
     def data(self, allowed: bool, why_not: str) -> Json:
         """Return it for the page."""
@@ -46,24 +53,24 @@ class Plan:
             "command": self.command,
             "allowed": possible,
             "why_not": None if possible else self.impossible or why_not,
+            **({} if self.base is None else {"base": self.base}),
         }
 
 
-def plan(model: ExperimentModel, trial: str, samples: int | None, flags: str) -> list[Plan]:
+def plan(model: ExperimentModel, trial: str, samples: int, flags: str) -> list[Plan]:
     """Return the actions on an experiment in a cluster.
 
     Args:
         model: the experiment.
         trial: that is to be stopped.
-        samples: to be added.
+        samples: how many the experiment takes, as its manifest says now.
         flags: with which other commands find the namespace.
     """
     name = shlex.quote(model.location.name)
-    known, state = model.num_samples, model.summary()["state"]
+    state = model.summary()["state"]
     ended = f"it has ended ({state})" if state in ("Succeeded", "Failed", "Stopped") else ""
     suspended = state == "Suspended"
-    total = known + (samples or 0)
-    patch = f'kubectl {flags} patch te {name} --type=merge -p \'{{"spec":{{"numSamples":{total}}}}}\''
+    patch = f'kubectl {flags} patch te {name} --type=merge -p \'{{"spec":{{"numSamples":{SAMPLES}}}}}\''
     return [
         Plan(
             "suspend",
@@ -92,9 +99,9 @@ def plan(model: ExperimentModel, trial: str, samples: int | None, flags: str) ->
             "more-samples",
             patch,
             "tuneexperiments",
-            f"it has {total} samples now",
-            {"numSamples": total},
-            "" if known >= 0 else "it has no limit of samples",
+            "it has more samples now",
+            impossible=UNLIMITED if samples < 0 else "",
+            base=samples,
         ),
     ]
 

@@ -75,8 +75,7 @@ class Server:
         hosts: the values of the Host header that are answered.
         actions: what may be changed; None: nothing.
         authenticate: finds the user of a request that no link's session has.
-        sign_in: routes, besides, that need no user: with them users sign in. Then a stream of events asks every few
-            seconds whether the user may still see it.
+        sign_in: routes, besides, that need no user: with them users sign in.
     """
 
     def __init__(
@@ -247,9 +246,9 @@ class Server:
             said, stale, header = time.monotonic(), None, b""
             asked = said
             while not self._closing.is_set() and not await request.is_disconnected():
-                if self._sign_in and time.monotonic() - asked >= RECHECK_INTERVAL_S:
+                if time.monotonic() - asked >= RECHECK_INTERVAL_S:
                     asked = time.monotonic()
-                    if not await self._still_allowed(request, model):
+                    if not await self._is_current(request, model):
                         return  # the page asks again, and learns why
                 try:
                     await run_in_threadpool(self._refresh, model)
@@ -276,7 +275,8 @@ class Server:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), REFRESH_S)
 
-    async def _still_allowed(self, request: Request, model: ExperimentModel) -> bool:
+    async def _is_current(self, request: Request, model: ExperimentModel) -> bool:
+        """Return whether the user may still see the model, and no other one has taken its place."""
         if self._authenticate is not None and not isinstance(await self._authenticate(request), tuple):
             return False
         user, known = request.state.user, request.path_params["id"]

@@ -771,12 +771,6 @@ class ExperimentModel:
                 else {key: self._problem[key] for key in ("message", "remedy")},
             }
 
-    @property
-    def num_samples(self) -> int:
-        """How many samples the experiment takes; -1 = no limit."""
-        with self._lock:
-            return self._recorded.settings.num_samples
-
     def trial(self, trial_id: str) -> bytes:
         """Return everything about one trial as JSON.
 

@@ -143,6 +143,7 @@ class TestForbidden:
             (pod,) = world.pods.live()
             world.pods.kill(pod, 1, "Error")
             await until(lambda: pod["metadata"]["name"] not in names_of(world.pods.live()), what="it is handled")
+            await until(lambda: bool(world.pods.live()), what="the next trial starts")
             await world.client.create(paths.secrets("team"), secret)
             await until(lambda: world.condition("Ready")["status"] == "True", what="that is over")
 

@@ -183,6 +183,9 @@ class ApiServer:
         if found is None or (self.tells_namespaces_apart and found["metadata"].get("namespace", place) != place):
             return missing(resource, name)
         if method == "PATCH":
+            wanted_version = body.get("metadata", {}).get("resourceVersion")
+            if wanted_version and wanted_version != version_of(found):
+                return 409, {"reason": "Conflict", "message": "the object has been modified"}
             before = json.dumps(found.get("spec"))
             for key, value in body.get("spec", {}).items():
                 found["spec"][key] = value
@@ -194,7 +197,12 @@ class ApiServer:
                 if value is None:
                     del notes[key]
             found["metadata"]["generation"] += json.dumps(found.get("spec")) != before
-        return 200, found
+        return 200, {**found, "metadata": {**found["metadata"], "resourceVersion": version_of(found)}}
+
+
+def version_of(item: Json) -> str:
+    """Return an object's resourceVersion: another one after each change."""
+    return hashlib.sha1(json.dumps(item).encode()).hexdigest()[:12]
 
 
 def stamped(log: bytes, since: str) -> bytes:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from api_server import ApiServer, condition_of, experiment_object, trial_object
 from sample_experiment import SampleExperiment
 
 from trialpod.errors import InvalidInputError
+from trialpod_operator.kube_client import ui_experiments
 from trialpod_operator.kube_client.client import Experiments
-from trialpod_operator.kube_client.ui_experiments import DeskActions, DeskExperiments
+from trialpod_operator.kube_client.ui_experiments import RESOURCE_INTERVAL_S, DeskActions, DeskExperiments
 from trialpod_operator.ui.access import ActionDeniedError, NoSuchExperimentError, User
+from trialpod_operator.view.model import ModelClosedError
 
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 USER = User("jane")
@@ -63,6 +67,52 @@ class TestExperiments:
         assert header["reason"] == "Unschedulable"
         assert experiments.model(USER, "climb") is model
 
+    def test_an_experiment_of_the_same_name_is_another(
+        self, api: Experiments, server: ApiServer, sample: SampleExperiment, tmp_path: Path
+    ) -> None:
+        now = [0.0]
+        with contextlib.closing(DeskExperiments(api, clock=lambda: now[0])) as experiments:
+            model = experiments.model(USER, "climb")
+            other = SampleExperiment(tmp_path / "bucket" / "other", [1, 2, 3])
+            server.experiment("climb")["metadata"]["uid"] = "new"
+            server.experiment("climb")["status"]["storageUri"] = str(other.folder)
+            assert experiments.model(USER, "climb") is model  # the resource was read just now
+            now[0] += RESOURCE_INTERVAL_S
+            again = experiments.model(USER, "climb")
+            again.refresh()
+            assert again.header()["trials"] == 3
+            with pytest.raises(ModelClosedError):
+                model.refresh()
+
+    def test_a_deleted_one_is_dropped_and_an_outage_drops_none(
+        self, api: Experiments, server: ApiServer, sample: SampleExperiment
+    ) -> None:
+        now = [0.0]
+        with contextlib.closing(DeskExperiments(api, clock=lambda: now[0])) as experiments:
+            model = experiments.model(USER, "climb")
+            now[0] += RESOURCE_INTERVAL_S
+            server.refuse = {"code": 500, "message": "down"}
+            assert experiments.model(USER, "climb") is model
+            server.refuse = None
+            del server.objects["tuneexperiments", "climb"]
+            with pytest.raises(NoSuchExperimentError):
+                experiments.model(USER, "climb")
+            with pytest.raises(ModelClosedError):
+                model.refresh()
+
+    def test_few_are_kept(
+        self, api: Experiments, server: ApiServer, sample: SampleExperiment, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ui_experiments, "MAX_MODELS", 1)
+        server.put("tuneexperiments", experiment_object("swim", {}, storageUri=str(sample.folder)))
+        with contextlib.closing(DeskExperiments(api)) as experiments:
+            first = experiments.model(USER, "climb")
+            with first.in_use():
+                second = experiments.model(USER, "swim")
+                assert experiments.model(USER, "climb") is first
+            with pytest.raises(ModelClosedError):
+                second.refresh()
+
     def test_only_what_is_there_is_shown(self, api: Experiments, experiments: DeskExperiments) -> None:
         with pytest.raises(NoSuchExperimentError, match="nope"):
             experiments.model(USER, "nope")
@@ -79,13 +129,58 @@ class TestActions:
         actions = DeskActions(api, "-n team")
         actions.perform(USER, model, "suspend", {})
         assert server.experiment("climb")["spec"]["suspend"] is True
-        actions.perform(USER, model, "more-samples", {"samples": 4})
-        assert server.experiment("climb")["spec"]["numSamples"] == model.num_samples + 4
         actions.perform(USER, model, "stop-trial", {"trial": sample.trials[0]})
         assert (
             "PATCH",
             "/apis/trialpod.dev/v1alpha1/namespaces/team/tunetrials/climb-d75de-00000",
         ) in server.requests
+
+    def test_samples_are_added_to_what_the_manifest_says(
+        self, api: Experiments, experiments: DeskExperiments, server: ApiServer
+    ) -> None:
+        model = experiments.model(USER, "climb")  # its journal has not been read
+        spec = server.experiment("climb")["spec"]
+        actions = DeskActions(api, "-n team")
+        server.routes["POST", ACCESS] = {"status": {"allowed": True}}
+        assert actions.perform(USER, model, "more-samples", {"samples": 4}) == "it has 5 samples now"
+        spec["numSamples"] = 500
+        actions.perform(USER, model, "more-samples", {"samples": 4})
+        actions.perform(USER, model, "more-samples", {"samples": 4})
+        assert spec["numSamples"] == 508
+        more = next(each for each in actions.listed(USER, model) if each["name"] == "more-samples")
+        assert (more["base"], '"numSamples":{samples}' in more["command"]) == (508, True)
+
+    def test_samples_of_two_users_are_both_added(
+        self, api: Experiments, experiments: DeskExperiments, server: ApiServer
+    ) -> None:
+        model = experiments.model(USER, "climb")
+        spec = server.experiment("climb")["spec"]
+        path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/climb"
+
+        def patched(_body: Any) -> Any:
+            """Change it just before the user's change comes."""
+            del server.routes["PATCH", path]
+            spec["numSamples"] = 20
+            return {"code": 409, "reason": "Conflict", "message": "the object has been modified"}
+
+        server.routes["PATCH", path] = patched
+        DeskActions(api, "-n team").perform(USER, model, "more-samples", {"samples": 4})
+        assert spec["numSamples"] == 24
+        sent = [body for (method, _), body in zip(server.requests, server.bodies, strict=True) if method == "PATCH"]
+        assert len({body["metadata"]["resourceVersion"] for body in sent}) == 2
+
+    def test_no_samples_are_added_where_there_is_no_limit(
+        self, api: Experiments, experiments: DeskExperiments, server: ApiServer
+    ) -> None:
+        model = experiments.model(USER, "climb")
+        server.experiment("climb")["spec"] |= {"algorithm": "auto", "timeBudget": "1h"}
+        actions = DeskActions(api, "-n team")
+        with pytest.raises(InvalidInputError, match="no limit"):
+            actions.perform(USER, model, "more-samples", {"samples": 4})
+        assert "numSamples" not in server.experiment("climb")["spec"]
+        server.routes["POST", ACCESS] = {"status": {"allowed": True}}
+        more = next(each for each in actions.listed(USER, model) if each["name"] == "more-samples")
+        assert (more["allowed"], more["why_not"]) == (False, "it has no limit of samples")
 
     def test_arguments_are_checked(self, api: Experiments, experiments: DeskExperiments) -> None:
         model = experiments.model(USER, "climb")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,11 @@ import pytest
 from sample_experiment import SampleExperiment
 from starlette.testclient import TestClient
 
+from trialpod_operator.ui import app
 from trialpod_operator.ui.access import ActionDeniedError, Json, Sessions, User, allowed_hosts
 from trialpod_operator.ui.app import ACTIONS, Server
 from trialpod_operator.ui.local_experiments import LocalExperiments
+from trialpod_operator.view.location import Location
 from trialpod_operator.view.model import ExperimentModel
 
 HOST = "http://127.0.0.1:8000"
@@ -162,6 +164,37 @@ class TestRoutes:
         found = {each["id"]: each["state"] for each in client.get("/api/experiments").json()["experiments"]}
         assert found == {"e": "Interrupted", "broken": "Unreadable"}
         assert "cannot be read" in client.get("/api/experiments/broken").json()["damaged"]["message"]
+
+
+class Replaced(LocalExperiments):
+    """Has another model of the experiment each time, as of one that was created again."""
+
+    folder: Path
+    stop: Callable[[], None]
+
+    def model(self, user: User, experiment_id: str) -> ExperimentModel:
+        self._headers = 0
+        return ExperimentModel(Location(self.folder), standing=self._standing)
+
+    def _standing(self) -> Json:
+        self._headers += 1
+        if self._headers > 3:  # the stream of events continues
+            self.stop()
+        return {}
+
+
+class TestEvents:
+    def test_end_when_another_model_takes_the_place(
+        self, sample: SampleExperiment, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(app, "RECHECK_INTERVAL_S", 0.0)
+        experiments = Replaced(str(sample.folder.parent))
+        experiments.folder = sample.folder
+        server = Server(experiments, sessions, allowed_hosts(8000))
+        experiments.stop = server.stop
+        with TestClient(server.app(), base_url=HOST, follow_redirects=False) as client:
+            client.get(f"/?token={sessions.token}")
+            assert client.get("/api/experiments/e/events").text == ": connected\n\n"
 
 
 class TestActions:

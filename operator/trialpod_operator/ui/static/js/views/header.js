@@ -13,7 +13,7 @@ export function header(store) {
   const actions = actionButtons(store);
   const cards = h("div", { class: "cards" });
   const damaged = h("div");
-  const el = h("section", { class: "experiment-head", "aria-label": "The experiment" }, h("div", { class: "title-row" }, title, actions), damaged, cards);
+  const el = h("section", { class: "experiment-head", "aria-label": "The experiment" }, h("div", { class: "title-row" }, title, actions.el), damaged, cards);
 
   function update() {
     const { header: now } = store;
@@ -22,6 +22,7 @@ export function header(store) {
       h("p", { class: "sentence" }, now.sentence || now.reason || ""));
     fill(damaged, now.damaged ? h("p", { class: "reason bad" }, now.damaged.message, " ", now.damaged.remedy) : null);
     fill(cards, bestCard(), countCard(), budgetCard(), timeCard());
+    actions.update();
   }
 
   function bestCard() {

@@ -15,6 +15,7 @@ export function trialPage(store, id) {
   const headPlace = h("div");
   const row = store.rows.get(id);
   const curve = row ? curves(store, { only: [id], title: "Learning curve" }) : null;
+  const actions = actionButtons(store, { trial: id });
   el.append(headPlace, body);
   let stopped = false;
 
@@ -30,6 +31,7 @@ export function trialPage(store, id) {
   }
 
   function show(data) {
+    actions.update();
     const now = data.row;
     const shown = stateOf(now, store.header);
     const place = store.ranked(store.all()).findIndex((each) => each.id === id) + 1;
@@ -42,7 +44,7 @@ export function trialPage(store, id) {
         h("div", { class: "controls" },
           link(all[at - 1], "← Previous"), link(all[at + 1], "Next →"),
           h("button", { type: "button", class: "button small", "aria-pressed": String(store.selection.has(id)), onclick: (event) => { store.select(id); event.currentTarget.setAttribute("aria-pressed", String(store.selection.has(id))); event.currentTarget.textContent = selectLabel(); } }, selectLabel()),
-          actionButtons(store, { trial: id }))),
+          actions.el)),
       now.reason ? h("p", { class: shown === "ERROR" ? "reason bad" : "reason" }, now.reason) : null,
       h("dl", { class: "facts" },
         fact(store.header.metric ?? "Value", `${number(row?.value ?? num(now.best))}${place ? ` (number ${place} of ${store.ranked(store.all()).length})` : ""}`),
