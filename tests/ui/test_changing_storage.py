@@ -1,7 +1,8 @@
-"""The page while the storage of its experiment does not answer."""
+"""An open page whose storage does not answer, or has another experiment than before."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from opened_tab import Opened, new_context
 from sample_experiment import SampleExperiment
 
 from trialpod.storage.base import StorageUnavailableError
+from trialpod.tune.search.sample import uniform
 from trialpod_operator.ui.access import AllowedHosts, Json, Sessions, User
 from trialpod_operator.ui.app import Server
 from trialpod_operator.ui.serve import PageServer
@@ -58,10 +60,15 @@ class One:
 
 
 @pytest.fixture
-def experiments(tmp_path: Path) -> One:
-    sample = SampleExperiment(tmp_path / "e", [1, 2])
+def sample(tmp_path: Path) -> SampleExperiment:
+    sample = SampleExperiment(tmp_path / "e", [1, 2, 3])
     sample.start(sample.trials[0])
-    sample.report(sample.trials[0], 5.0)
+    sample.report(sample.trials[0], 5.0, 6.0)
+    return sample
+
+
+@pytest.fixture
+def experiments(sample: SampleExperiment) -> One:
     return One(sample.folder)
 
 
@@ -99,3 +106,23 @@ class TestOutage:
         page = tab.show("#/e/e/trials")
         page.wait_for_function(NOT_LIVE, timeout=TIMEOUT_MS)
         assert page.locator(".stale").is_visible()
+
+
+class TestAnotherExperiment:
+    def test_rerun_replaces_trials_and_selection(self, tab: Opened, sample: SampleExperiment) -> None:
+        page = tab.show("#/e/e")
+        page.wait_for_function("() => document.querySelector('.uplot, .views canvas')")
+        last = page.locator(f'.grid-row[data-id="{sample.trials[2]}"]')
+        page.locator('.grid-row[tabindex="0"]').focus()
+        for key in ("ArrowDown", "ArrowDown", "Space"):
+            page.keyboard.press(key)
+        assert page.locator(".grid-row.selected").get_attribute("data-id") == sample.trials[2]
+        sample.close()
+        os.rename(sample.folder, sample.folder.with_name("aside"))
+        again = SampleExperiment(sample.folder, [], space={"y": uniform(0.0, 1.0)}, num_samples=2)
+        again.report(again.trials[1], 7.0)
+        last.wait_for(state="detached", timeout=TIMEOUT_MS)
+        assert page.locator(".grid-row[data-id]").count() == 2
+        assert page.locator(".grid-row.selected").count() == 0
+        assert "Trial 1" in page.get_by_label("Best trial").inner_text()
+        assert tab.problems == []
