@@ -324,13 +324,14 @@ class ExperimentModel:
 
     def _read_stored(self) -> None:
         """Read what is stored beside the journal, which is written at each start of the experiment."""
+        version: tuple[int, ...] = ()
         with contextlib.suppress(OSError):  # it is not there: `stored_document` says so
             found = os.stat(self.location.directory / EXPERIMENT_KEY)
             version = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if self._follower is not None and version == self._stored_version:
-                return
-            self._stored_version = version
+        if version and version == self._stored_version:
+            return
         stored = stored_document(self.location.directory)
+        self._stored_version = version
         journal = self._stored.get(JOURNAL_ID)
         self._stored = stored
         if self._follower is None or stored.get(JOURNAL_ID) != journal:

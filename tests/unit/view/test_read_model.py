@@ -17,7 +17,7 @@ from sample_experiment import SampleExperiment
 from python_steps import count
 from trialpod.errors import InvalidInputError
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
 from trialpod.tune.search.sample import uniform
@@ -206,6 +206,18 @@ class TestAnotherExperiment:
         model.refresh()
         assert list(rows(model, cursor)) == [sample.trials[0]]
         assert model.header()["search"] == "auto"
+
+    def test_a_damaged_stored_file_is_reported_until_it_is_not(self, sample: SampleExperiment) -> None:
+        model = model_of(sample)
+        file = sample.folder / EXPERIMENT_KEY
+        data = file.read_bytes()
+        file.write_bytes(b"{")
+        for _ in range(2):
+            model.refresh()
+            assert model.header()["damaged"] is not None
+        file.write_bytes(data)
+        model.refresh()
+        assert model.header()["damaged"] is None
 
 
 class Hanging(Location):
