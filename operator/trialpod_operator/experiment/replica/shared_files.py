@@ -52,10 +52,14 @@ class SharedFiles:
             KeyMissingError: there is none.
         """
         data, version = self._storage.read_version(key)
+        self._note(key, version)
+        return data
+
+    def _note(self, key: str, version: str) -> None:
+        """Take a version that was read for the one to replace, once a look at the journal has allowed it."""
         with self._lock:
             self._versions[key] = version
             self._found[key] = self._begun
-        return data
 
     def create(self, key: str, data: bytes) -> bool:
         """Make a file where there is none; return False when there is one, also another's.
@@ -127,7 +131,7 @@ class SharedFiles:
             except KeyChangedError:
                 found, version = self._storage.read_version(key) if only_replace else self._look(key)
                 if found is not None and version is not None and found.startswith(data):
-                    self._versions[key] = version
+                    self._note(key, version)
                     return None
                 refuse_outdated()  # after it was read, not before
         raise StorageError(f"{self._storage.uri}: other processes keep replacing {key}; stop them")

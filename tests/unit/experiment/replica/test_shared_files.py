@@ -89,13 +89,13 @@ def test_a_look_says_nothing_of_what_was_found_during_it(storage: MemoryStorage)
 
 
 def test_a_write_whose_answer_was_lost_is_recognised(storage: MemoryStorage) -> None:
-    files, journal = SharedFiles(storage), Journals(outdated=True)
+    files, outdated, journal = SharedFiles(storage), Journals(outdated=True), Journals()
     storage.after = fail_on("write_if")
     with pytest.raises(StorageUnavailableError):
-        files.write(RESULTS, b"1", journal)
-    files.write(RESULTS, b"1", journal)
-    files.write(RESULTS, b"12", journal)
-    assert (storage.values[RESULTS], journal.looked) == (b"12", 0)
+        files.write(RESULTS, b"1", outdated)
+    files.write(RESULTS, b"1", outdated)
+    files.write(RESULTS, b"12", journal)  # it may have been another's
+    assert (storage.values[RESULTS], outdated.looked, journal.looked) == (b"12", 0, 1)
 
 
 def test_the_right_process_gets_the_better_of_a_late_write(storage: MemoryStorage) -> None:
@@ -114,6 +114,15 @@ def test_what_is_longer_and_otherwise_the_same_stays(storage: MemoryStorage) -> 
     assert storage.values[RESULTS] == b"123"
     files.write(RESULTS, b"1234", journal)
     assert storage.values[RESULTS] == b"1234"
+
+
+def test_who_was_replaced_takes_no_longer_file_for_its_own(storage: MemoryStorage) -> None:
+    storage.values[RESULTS] = b"123"
+    stale, outdated = SharedFiles(storage), Journals(outdated=True)
+    stale.write(RESULTS, b"1", outdated)
+    with pytest.raises(OutdatedError):
+        stale.write(RESULTS, b"1x", outdated)
+    assert storage.values[RESULTS] == b"123"
 
 
 def test_a_file_that_somebody_removed_is_made_again(storage: MemoryStorage) -> None:
