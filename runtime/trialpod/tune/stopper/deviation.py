@@ -17,12 +17,15 @@ def number(value: Any) -> float | None:
 
 
 def deviation(values: Sequence[float | None]) -> float:
-    """Return the population standard deviation; infinity when a value is missing or not finite."""
+    """Return the population standard deviation; infinity when a value is missing, not finite or too large."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite or len(finite) != len(values):
         return math.inf
-    mean = math.fsum(finite) / len(finite)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / len(finite))
+    try:
+        mean = math.fsum(finite) / len(finite)
+        return math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / len(finite))
+    except OverflowError:
+        return math.inf
 
 
 def encoded(values: Iterable[float | None]) -> list[float | str | None]:

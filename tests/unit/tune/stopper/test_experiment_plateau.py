@@ -37,6 +37,12 @@ def test_results_without_a_finite_value_are_passed_over() -> None:
     assert first_stop(ExperimentPlateauStopper("loss", top=2), values) == 5
 
 
+@pytest.mark.parametrize("large", [1e160, 1.7e308])
+def test_values_too_large_to_square_are_no_plateau(large: float) -> None:
+    values = [large, large / 2, large, 1.0, 1.0, 1.0]
+    assert first_stop(ExperimentPlateauStopper("loss", top=3), values) == 6
+
+
 def test_the_best_values_survive_a_restart() -> None:
     stopper = ExperimentPlateauStopper("loss", top=2, patience=2)
     first_stop(stopper, [1.0, 1.0])

@@ -48,6 +48,11 @@ def test_missing_or_infinite_values_keep_it_running(odd: Any) -> None:
     assert first_stop(TrialPlateauStopper("loss"), [1.0, 1.0, odd, 1.0, 1.0, 1.0, 1.0]) == 7
 
 
+@pytest.mark.parametrize("large", [1e160, 1.7e308])
+def test_values_too_large_to_square_keep_it_running(large: float) -> None:
+    assert first_stop(TrialPlateauStopper("loss"), [large, 1.0, large, large, 1.0, 1.0, 1.0, 1.0]) == 8
+
+
 @given(
     st.lists(st.sampled_from([0.0, 0.001, 0.5, math.nan, None]), max_size=12),
     st.integers(0, 12),
