@@ -1,7 +1,7 @@
 """What the searchers have in common that fit a model to all results again for each suggestion.
 
 Their suggestion is a function of the points, their losses and a seed. The first ones are drawn at random. A trial
-that failed counts like the worst one, so that the model looks elsewhere.
+that failed counts like the worst one, so that the model looks elsewhere. A loss beyond `_MAX_LOSS` counts like it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from trialpod.tune.search.spaces.flat_space import Values
 
 _DRAWS = 100
 """Maximum number of random points that are looked at for a suggestion: a new one, which is allowed."""
+
+_MAX_LOSS = 1e100
+"""Maximum size of a loss in a model: the square of a diverged trial's, say 1e200, is more than a float can hold."""
 
 
 class RefitSearcher(LibrarySearcher):
@@ -46,7 +49,7 @@ class RefitSearcher(LibrarySearcher):
         by_model = len(known) >= self.initial
         worst = max(known, default=0.0)
         points = [self.flat.complete(self._seen[n]) for n in self._losses]
-        losses = [worst if loss is None else loss for loss in self._losses.values()]
+        losses = [min(max(worst if loss is None else loss, -_MAX_LOSS), _MAX_LOSS) for loss in self._losses.values()]
         pending = [self.flat.complete(values) for n, values in self._seen.items() if n not in self._losses]
         tries = 1 if self.patience is None else max(1, self.patience)
         for attempt in range(tries if by_model else _DRAWS):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import statistics
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune import search
+from trialpod.tune.search.refit_searcher import RefitSearcher
 from trialpod.tune.search.sample import uniform
 
 
@@ -41,3 +44,25 @@ class TestMaxConcurrent:
         pytest.importorskip("hyperopt")
         with pytest.raises(InvalidInputError, match="max_concurrent must be 0"):
             search.HyperOptSearch(max_concurrent=-1)
+
+
+class Model(RefitSearcher):
+    """Normalises losses by their variance, as Gaussian processes do."""
+
+    initial = 2
+
+    def _propose(
+        self, points: list[dict[str, Any]], losses: list[float], pending: list[dict[str, Any]], seed: int
+    ) -> dict[str, Any]:
+        assert statistics.pvariance(losses) < float("inf")
+        return points[losses.index(min(losses))]
+
+
+@pytest.mark.parametrize("diverged", [1e200, -1e200, 1.7e308])
+def test_models_get_losses_that_can_be_squared(diverged: float) -> None:
+    made = Model()
+    made.set_search_properties("loss", "min", {"x": uniform(0, 1)}, seed=1)
+    for number, loss in enumerate([1.0, diverged, diverged, 2.0]):
+        assert isinstance(made.suggest(f"t{number}"), dict)
+        made.on_trial_complete(f"t{number}", {"loss": loss, "training_iteration": 1})
+    assert isinstance(made.suggest("t4"), dict)
