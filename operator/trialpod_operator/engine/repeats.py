@@ -2,10 +2,10 @@
 
 With several objectives the winner is the trial of the Pareto front that is best in the first of them.
 
-When nothing is left to run and the experiment is to end well, each of the `top` best trials gets `times` *repeats*:
-trials with its config, which no search algorithm and no scheduler knows of. They end as other trials do, and at the
-latest at the iteration at which their original was stopped. What differs between repeats is chance: their number is
-the variable TRIALPOD_REPEAT, and the parameter `seed_parameter` differs where it is named.
+When nothing is left to run and the experiment is to end well, each of the `top` best trials that did not fail gets
+`times` *repeats*: trials with its config, which no search algorithm and no scheduler knows of. They end as other
+trials do, and at the latest at the iteration at which their original was stopped. What differs between repeats is
+chance: their number is the variable TRIALPOD_REPEAT, and the parameter `seed_parameter` differs where it is named.
 
 The winner is the original whose repeats have the best mean. The original's own value does not count: it is the reason
 why the config was chosen, and so better than what is to be expected.
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from trialpod.protocol.values import params_encoder
 from trialpod.tune.plugins.repeats import repeat_id
 from trialpod_operator.engine.actions import ActionList, TrialCreated
 from trialpod_operator.engine.algorithms import Algorithms
@@ -82,10 +83,11 @@ class Repeats:
     def _missing(self, settings: Settings) -> list[Repeat]:
         assert settings.repeats is not None
         found = []
-        for source in ranked(self._state)[: settings.repeats.top]:
+        sources = [trial for trial in ranked(self._state) if trial.status == TERMINATED]
+        for source in sources[: settings.repeats.top]:
             for number in range(1, settings.repeats.times + 1):
                 trial_id = repeat_id(source.trial_id, number)
-                if trial_id not in self._state.trials and source.status == TERMINATED:
+                if trial_id not in self._state.trials:
                     params = self._params(source, settings.repeats.seed_parameter, number)
                     found.append(Repeat(trial_id, params, source.trial_id, number))
         return found
@@ -96,7 +98,7 @@ class Repeats:
         config: dict[str, msgspec.Raw] = msgspec.msgpack.decode(source.params, type=dict[str, msgspec.Raw])
         before: Any = source.shown_config.get(seed_parameter)
         seed = number + (before if type(before) is int else 0)
-        config[seed_parameter] = msgspec.Raw(msgspec.msgpack.encode(seed))
+        config[seed_parameter] = msgspec.Raw(params_encoder.encode_value(seed, seed_parameter))
         return msgspec.msgpack.encode(config)
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from engine_support import ListSearch, Recorder, Shell
 
+from trialpod.protocol.values import params_decoder
 from trialpod.tune.plugins.repeats import repeat_id, source_of
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod_operator.engine import events
@@ -24,10 +25,15 @@ REPEATED = {"t1": [2.0, 4.0], "t2": [6.0, 5.0]}
 class Trials(Shell):
     """Four trials, of which each reports one score and completes; repeats report what `REPEATED` says."""
 
-    def __init__(self, repeats: RepeatRules = RULES, **changes: Any) -> None:
+    def __init__(self, repeats: RepeatRules = RULES, shift: int = 0, **changes: Any) -> None:
         self.recorder = Recorder()
         super().__init__(
-            4, search=ListSearch(4), scheduler=self.recorder, max_concurrent=2, repeats=repeats, **changes
+            4,
+            search=ListSearch(4, shift=shift),
+            scheduler=self.recorder,
+            max_concurrent=2,
+            repeats=repeats,
+            **changes,
         )
 
     def score(self, trial: Trial) -> float:
@@ -68,16 +74,30 @@ class TestCreation:
         assert {trial.trial_id for trial in trials.engine.state.running_trials()} == {"t1r1", "t1r2"}
         assert all(trial.checkpoint is None for trial in trials.engine.state.running_trials())
 
-    def test_the_seed_parameter_differs(self) -> None:
-        trials = Trials(RepeatRules(top=1, times=2, seed_parameter="x"))
+    @pytest.mark.parametrize("seed", [1, 2**64 - 1, 2**100, -(2**64)])
+    def test_the_seed_parameter_differs(self, seed: int) -> None:
+        trials = Trials(RepeatRules(top=1, times=2, seed_parameter="x"), shift=seed - 1)
         trials.play()
-        assert [trials.trial(each).config for each in ("t1", "t1r1", "t1r2")] == [{"x": 1}, {"x": 2}, {"x": 3}]
+        params = [params_decoder.decode(trials.trial(each).params) for each in ("t1", "t1r1", "t1r2")]
+        assert params == [{"x": seed}, {"x": seed + 1}, {"x": seed + 2}]
 
     def test_without_it_the_config_is_the_same(self) -> None:
         trials = Trials()
         trials.play()
         assert trials.trial("t1r1").config == trials.trial("t1").config
         assert [trials.trial(each).repeat for each in ("t1", "t1r1", "t1r2")] == [0, 1, 2]
+
+    def test_failed_trials_take_no_place_among_the_best(self) -> None:
+        trials = Trials(RepeatRules(top=1, times=2))
+        trials.play(until=1)
+        trials.results("t1", {"training_iteration": 1, "score": SCORES["t1"]})
+        trials.end("t1", "failed", "boom")
+        trials.play()
+        assert trials.trial("t1").status == ERROR
+        assert trials.ids == ["t0", "t1", "t2", "t3", "t2r1", "t2r2"]
+        best, evaluation = winner(trials.engine.state)
+        assert best is not None
+        assert (best.trial_id, evaluation) == ("t2", (5.5, pytest.approx(0.7071, rel=1e-3), 2))
 
     def test_none_after_a_user_stopped_the_experiment(self) -> None:
         trials = Trials()
