@@ -356,7 +356,8 @@ class PopulationBasedTraining(MetricScheduler):
     def _set_back(self, member: Member, trial: TrialView) -> None:
         """Take a trial back in that resumes from its newest checkpoint, or from the start."""
         checkpoint = trial.checkpoint
-        reached = checkpoint.metrics.get(self.time_attr, math.inf) if checkpoint is not None else 0.0
+        found = 0.0 if checkpoint is None else real_number(checkpoint.metrics.get(self.time_attr))
+        reached = math.inf if found is None or math.isnan(found) else found
         self._population.change(trial.trial_id, live=True, train_time=min(member.train_time, reached))
         self._waiting.touch(trial.trial_id)
         member.perturbed_at = min(member.perturbed_at, reached)

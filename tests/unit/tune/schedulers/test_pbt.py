@@ -125,6 +125,17 @@ def test_missing_values_are_an_error_unless_they_are_allowed() -> None:
     experiment(require_attrs=False).play([Step(0, metrics={"scores": 1.0})])
 
 
+@pytest.mark.parametrize("odd", [None, "far", math.nan])
+def test_a_retry_needs_no_number_in_its_checkpoint(odd: Any) -> None:
+    simulated = experiment(time_attr="steps", require_attrs=False)
+    trial = simulated.trials[0]
+    simulated.play([Step(0, metrics={"score": 1.0, "steps": 2})])
+    assert trial.checkpoint is not None
+    trial.checkpoint.metrics["steps"] = odd
+    simulated.play([Step(0, "fail")])
+    assert (trial.status, simulated.scheduler.horizons(trial)[0].at) == ("RUNNING", 4)
+
+
 def test_together_all_wait_and_the_worst_copy_the_best() -> None:
     simulated = experiment(synch=True)
     for number in range(3):
