@@ -110,9 +110,10 @@ def explore(
                 result[key] = round(scaled) if isinstance(now, int) else scaled
                 operations[key] = f"* {factor}"
                 continue
-            inside = _inside(round(scaled) if isinstance(now, int) else scaled, mutation)
+            whole = isinstance(now, int) and not isinstance(mutation, Float)
+            inside = _inside(round(scaled) if whole else scaled, mutation)
             result[key] = inside
-            clipped = not isinstance(now, int) and inside != scaled
+            clipped = not whole and inside != scaled
             operations[key] = f"* {factor}" + (" (kept in its domain)" if clipped else "")
     return result, operations
 

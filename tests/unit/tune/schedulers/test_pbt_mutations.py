@@ -59,6 +59,14 @@ def test_types_are_kept_and_source_untouched() -> None:
     assert config["a"]["n"] == 5
 
 
+def test_whole_numbers_of_a_continuous_domain_move() -> None:
+    mutations = compiled_mutations({"lr": tune.uniform(0.01, 10)})
+    seen = {explore({"lr": 1}, mutations, 0.0, (1.2, 0.8), random.Random(seed))[0]["lr"] for seed in range(20)}
+    assert seen == {1.2, 0.8}
+    new, operations = explore({"lr": 9}, mutations, 0.0, (1.2,), random.Random(0))
+    assert (new, operations) == ({"lr": 10}, {"lr": "* 1.2 (kept in its domain)"})
+
+
 def test_what_was_cut_back_to_the_domain_says_so() -> None:
     _, operations = explore({"x": 1.9}, compiled_mutations({"x": {"uniform": [0, 2]}}), 0.0, (1.2,), random.Random(0))
     assert operations == {"x": "* 1.2 (kept in its domain)"}
