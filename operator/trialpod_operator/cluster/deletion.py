@@ -22,10 +22,12 @@ import msgspec
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.registry import open_storage
+from trialpod_operator.api.api_errors import ApiError, ForbiddenError, UnreachableError
 from trialpod_operator.api.models import API_VERSION, KIND, TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
+from trialpod_operator.cluster.pods.rejected import request_refusal
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.experiment.stored import stored_namespace
@@ -81,7 +83,7 @@ async def delete_stored(
     if pods and waited < PODS_GONE_S:
         for pod in pods:
             if not pod["metadata"].get("deletionTimestamp") and names.OBJECT_LABEL not in pod["metadata"]["labels"]:
-                await services.kube.delete(paths.pods(namespace), pod["metadata"]["name"])
+                await _delete_pod(services, key, pod["metadata"]["name"], waited)
         return 1.0
     try:
         if not await _delete(services, namespace, item, keys):
@@ -99,6 +101,16 @@ async def delete_stored(
     return None
 
 
+async def _delete_pod(services: Services, key: str, name: str, waited: float) -> None:
+    """Ask a pod to end; the others are not to write on because an admission rule protects this one."""
+    try:
+        await services.kube.delete(paths.pods(key.partition("/")[0]), name)
+    except UnreachableError:
+        raise
+    except ApiError as error:
+        logger.log(logging.DEBUG if waited else logging.WARNING, "%s: a pod cannot be deleted: %s", key, error)
+
+
 async def _delete(services: Services, namespace: str, item: Mapping[str, Any], keys: Path) -> bool:
     """Delete for a while; return whether nothing is left."""
     status = item.get("status") or {}
@@ -111,9 +123,16 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
         return True  # it was changed, and no pass came between the change and the deletion
     files: dict[str, bytes] = {}
     if storage.credentials_secret:
-        secret = await services.kube.get(paths.secrets(namespace), storage.credentials_secret)
+        secret, forbidden = None, None
+        try:
+            secret = await services.kube.get(paths.secrets(namespace), storage.credentials_secret)
+        except ForbiddenError as error:
+            forbidden = error
         # A namespace that is deleted loses its Secrets first; the keys that were read before still open the storage.
         files = storage_access.read_secret(keys) if secret is None else {}
+        if not files and forbidden is not None:
+            why = request_refusal(forbidden)
+            raise storage_access.StorageProblemError(why.reason, why.text) from forbidden
         files = files or storage_access.secret_data(storage, secret)
         storage_access.write_secret(keys, files)
     location = storage_access.location(experiment, keys, files, services.options.storage_rules)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import fake_api
 import pytest
 from cluster_world import Play, World
 from memory_storage import unavailable
@@ -173,6 +174,50 @@ def test_without_any_keys_it_is_given_up_soon(play: Play) -> None:
         assert world.storage.values
 
     play(scenario)
+
+
+class TestForbidden:
+    def test_a_protected_pod_keeps_no_other_one_writing(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await begun(world)
+            protected: list[str] = []  # the first one that is to end
+
+            def fault(method: str, path: str, _body: Any) -> Any:
+                if method == "DELETE" and "/pods/" in path and path in (protected or [path]):
+                    protected.append(path)
+                    return fake_api.error(method, path, 403, "Forbidden", "protected")
+                return None
+
+            world.operator.kube.faults.append(fault)
+            await delete(world)
+            await until(lambda: len(world.api.all("pods")) == 1, 30.0, "the others are gone")
+            assert world.storage.values
+            await until(lambda: not world.experiment, deletion.PODS_GONE_S + 60.0)
+            assert world.storage.values == {}
+
+        play(scenario)
+
+    @pytest.mark.parametrize("replaced", [False, True], ids=["keys-at-hand", "no-keys"])
+    def test_secret_keeps_no_experiment(self, play: Play, replaced: bool) -> None:
+        async def scenario(world: World) -> None:
+            await world.client.create(paths.secrets("team"), {"metadata": {"name": "keys"}, "data": KEYS})
+            await begun(world, credentialsSecret="keys")
+
+            def fault(method: str, path: str, _body: Any) -> Any:
+                if "/secrets/" in path:
+                    return fake_api.error(method, path, 403, "Forbidden", "secrets is forbidden")
+                return None
+
+            world.operator.kube.faults.append(fault)
+            await delete(world)
+            if replaced:
+                await asyncio.sleep(0.5)
+                await world.replace_operator()
+                world.operator.kube.faults.append(fault)
+            await until(lambda: not world.experiment, deletion.NO_KEYS_GIVE_UP_S + 90.0)
+            assert bool(world.storage.values) is replaced
+
+        play(scenario)
 
 
 class TestDeletedBeforeItsFirstWrite:
