@@ -25,7 +25,8 @@ class CometLoggerCallback(LoggerCallback):
         online: False keeps it in files, which can be uploaded later.
         tags: for every experiment.
         save_checkpoints: upload each checkpoint.
-        experiment_kwargs: for ``comet_ml.Experiment`` or ``comet_ml.OfflineExperiment``.
+        experiment_kwargs: for ``comet_ml.Experiment`` or ``comet_ml.OfflineExperiment``. An ``api_key`` is not stored
+            with the experiment: one that is restored takes Comet's own settings, such as COMET_API_KEY.
 
     Raises:
         InvalidInputError: comet_ml is not installed.
@@ -47,7 +48,8 @@ class CometLoggerCallback(LoggerCallback):
         self._keys: dict[str, str] = {}  # of those of an earlier run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_experiments": {}}
+        options = {name: value for name, value in self.experiment_kwargs.items() if name != "api_key"}
+        return {**self.__dict__, "_experiments": {}, "experiment_kwargs": options}
 
     def setup(self, *args: Any, **info: Any) -> None:
         """Start without the Comet experiments of another run of ours: trials there may have the same ids."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import types
 from collections.abc import Iterable, Mapping
@@ -73,8 +74,10 @@ def numbers(result: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str,
 
 def step_of(result: Mapping[str, Any]) -> int:
     """Return how far the trial is: ``timesteps_total`` if it counts them, else ``training_iteration``."""
-    step = result.get("timesteps_total") or result.get("training_iteration") or 0
-    return int(step) if isinstance(step, (int, float)) else 0
+    for step in (result.get("timesteps_total"), result.get("training_iteration")):
+        if step and isinstance(step, (int, float)) and math.isfinite(step):
+            return int(step)
+    return 0
 
 
 def read_key(who: str, api_key: str | None, api_key_file: str | os.PathLike[str] | None) -> str | None:

@@ -35,7 +35,8 @@ class MLflowLoggerCallback(LoggerCallback):
         experiment_name: MLflow's experiment, made when there is none of the name; None takes the variable
             MLFLOW_EXPERIMENT_NAME, or else "Default".
         tags: for every run, besides ``trial_name``.
-        tracking_token: for MLflow's HTTP authentication.
+        tracking_token: for MLflow's HTTP authentication. It is not stored with the experiment: one that is restored
+            takes the variable MLFLOW_TRACKING_TOKEN.
         save_artifact: upload each trial's directory when it has ended.
         log_params_on_trial_end: log the parameters at the end, when a scheduler changes them on the way. MLflow keeps
             the first value of a parameter; if a trial is resumed after its end and ends with another one, that is in
@@ -69,7 +70,7 @@ class MLflowLoggerCallback(LoggerCallback):
         self._experiment_id = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "tracking_token": None}
 
     def setup(self, *args: Any, **info: Any) -> None:
         """Connect, and find or make the experiment there; the runs of another experiment of ours stay its own."""

@@ -3,6 +3,7 @@ against fakes that record the documented calls."""
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 from pathlib import Path
@@ -20,6 +21,7 @@ from trialpod.tune.logger import (
     setup_mlflow,
     setup_wandb,
 )
+from trialpod.tune.logger.library import step_of
 from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.session import Session, TrialInfo, TuneContext
 from trialpod.tune.trial import Trial
@@ -205,10 +207,30 @@ class TestSameSeed:
         assert [name for name, _, _ in calls if name.endswith("Experiment")] == ["Experiment", "Experiment"]
 
 
-def test_the_key_of_wandb_is_not_stored_with_the_experiment(calls: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: WandbLoggerCallback(api_key="secret"),
+        lambda: CometLoggerCallback(api_key="secret"),
+        lambda: MLflowLoggerCallback(tracking_token="secret"),
+    ],
+    ids=["wandb", "comet", "mlflow"],
+)
+def test_keys_are_not_stored_with_the_experiment(
+    calls: list[Any], made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import cloudpickle
 
-    assert b"secret" not in cloudpickle.dumps(WandbLoggerCallback(api_key="secret"))
+    monkeypatch.setattr("trialpod.tune.logger.mlflow.require", lambda *_: None)
+    callback = made()
+    assert b"secret" not in cloudpickle.dumps(callback)
+    assert "secret" in repr(vars(callback))
+
+
+@pytest.mark.parametrize("steps", [math.nan, math.inf, "ten", None, 0])
+def test_a_step_is_a_finite_number(steps: Any) -> None:
+    assert step_of({"timesteps_total": steps, "training_iteration": 3}) == 3
+    assert step_of({"timesteps_total": steps}) == 0
 
 
 def test_a_key_file_that_is_missing_or_given_twice_is_refused(calls: list[Any], tmp_path: Path) -> None:
