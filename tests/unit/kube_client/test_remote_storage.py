@@ -200,7 +200,7 @@ class TestRefusals:
         [
             (f"{NAMESPACE}/services/minio", "get services"),
             (f"{NAMESPACE}/pods", "list pods"),
-            (f"{NAMESPACE}/pods/minio-1/portforward", "get pods/portforward"),
+            (f"{NAMESPACE}/pods/minio-1/portforward", "create pods/portforward"),
         ],
     )
     def test_of_a_right(
