@@ -5,8 +5,8 @@ that expire, and that open only what this attempt needs (`session_policy`). They
 to its call, and nowhere else: not to the API server, the journal, or a log.
 
 Invariants: keys are made only for a trial's current attempt; what the store says when it makes none is in `problem`
-until it makes some again. Owned by the event loop; the calls themselves are made in threads of their own, so that a
-token service that hangs holds up nothing else.
+until it makes some again. Owned by the event loop; the calls themselves are made in threads of their own, of which
+one experiment takes a few at most: a token service that hangs holds up nothing else, and no other experiment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from trialpod_operator.experiment.journaled_engine import JournaledEngine
 _NOT_ALLOWED = frozenset({"AccessDenied", "AccessDeniedException", "InvalidClientTokenId", "SignatureDoesNotMatch",
                           "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException"})  # fmt: skip
 _NO_ROLE = frozenset({"MissingParameter", "ValidationError", "MissingAction"})
-_threads = ThreadPoolExecutor(4, thread_name_prefix="token-service")
+_threads = ThreadPoolExecutor(64, thread_name_prefix="token-service")
+CALLS_AT_ONCE = 2
+"""Of one experiment."""
 
 
 class KeyIssuer:
@@ -69,6 +71,10 @@ class KeyIssuer:
         self._pickle = pickle
         self._changed = changed
         self._keys = provider_for(options)
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._asked = 0
+        self._unreached: StorageUnavailableError | None = None  # of the latest call that failed so
+        self._unreached_to = 0  # what was asked for by then would take as long and fail
 
     async def check(self) -> None:
         """Have keys made, as for a trial, and forget them.
@@ -140,7 +146,22 @@ class KeyIssuer:
                 session=self._session,
             )
 
-        return await asyncio.get_running_loop().run_in_executor(_threads, call)
+        self._asked += 1
+        number = self._asked
+        await self._calls.acquire()
+        if self._unreached is not None and number <= self._unreached_to:
+            self._calls.release()
+            raise self._unreached
+        made = asyncio.get_running_loop().run_in_executor(_threads, call)
+        made.add_done_callback(self._called)
+        # A pod that no longer waits for the answer does not end the call: its thread counts until then.
+        return await asyncio.shield(made)
+
+    def _called(self, made: asyncio.Future[Supply]) -> None:
+        self._calls.release()
+        error = None if made.cancelled() else made.exception()
+        if isinstance(error, StorageUnavailableError):
+            self._unreached, self._unreached_to = error, self._asked
 
     def _refused(self, error: StsRefusedError) -> Problem:
         role = self._scoped.role_arn

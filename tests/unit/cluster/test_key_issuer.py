@@ -8,6 +8,7 @@ import base64
 import dataclasses
 import json
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Credentials, Supply
 from trialpod.storage.s3.sts import StsRefusedError
+from trialpod_operator.api.models import ScopedCredentials
 from trialpod_operator.cluster import key_issuer
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.reports.service import Reply
 
 SECRETS = ("STRONG-SECRET", "SHORT-SECRET", "SESSION-TOKEN")
@@ -208,6 +211,41 @@ def test_store_that_stops_issuing_is_reported_at_run_time(play: Play, store: Sto
         await world.until_over()
 
     play(scenario)
+
+
+def test_a_service_that_hangs_delays_no_other_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    hung: list[str] = []
+
+    def assume_role(options: StorageOptions, credentials: Any, policy: str, *, session: str, **more: Any) -> Supply:
+        if session == "trialpod-team.hangs":
+            hung.append(session)
+            released.wait(60.0)
+            raise StorageUnavailableError("no answer")
+        return Supply(Credentials("short", "SHORT-SECRET", "SESSION-TOKEN"), 3600.0)
+
+    monkeypatch.setattr(key_issuer, "assume_role", assume_role)
+
+    def issuer(name: str) -> KeyIssuer:
+        options = StorageOptions().resolved({})
+        return KeyIssuer(f"team/{name}", f"s3://bucket/{name}", options, ScopedCredentials(), "", lambda: None)
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "strong")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "STRONG-SECRET")
+
+    async def scenario() -> None:
+        hanging, other = issuer("hangs"), issuer("runs")
+        waiting = [asyncio.create_task(hanging.check()) for _ in range(12)]
+        await asyncio.sleep(0)
+        for _ in range(12):
+            await asyncio.wait_for(other.check(), 30.0)
+        waiting[0].cancel()
+        released.set()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(end) for end in ends[1:]} == {StorageUnavailableError}
+        assert len(hung) == key_issuer.CALLS_AT_ONCE  # the others do not hang one after the other
+
+    asyncio.run(scenario())
 
 
 def test_unscoped_pods_mount_the_secret_and_get_no_keys(play: Play, store: Store) -> None:
