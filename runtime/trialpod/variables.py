@@ -234,6 +234,20 @@ def is_on(variable: str, text: str) -> bool:
     return lowered in _YES
 
 
+def is_off(variable: str, text: str) -> bool:
+    """Return whether a variable whose default is 1 says 0; an empty one does not.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    return bool(text.strip()) and not is_on(variable, text)
+
+
+def shows_tracebacks(text: str) -> bool:
+    """Return what the value of TRIALPOD_DEBUG means: it is read while an error is shown, so any other value is 1."""
+    return text.strip().lower() not in _NO
+
+
 def read_amount(variable: str, text: str) -> float | None:
     """Return the number in a variable, None if it is empty.
 

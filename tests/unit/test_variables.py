@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 
 from trialpod import variables
+from trialpod.errors import InvalidInputError
+from trialpod.storage.checkpoints.packing import configured
+from trialpod.storage.options import StorageOptions
+from trialpod_operator.local.backend import _shows_output
+from trialpod_operator.local.machine_resources import Machine
 
 pytestmark = pytest.mark.once
 
@@ -27,6 +32,39 @@ NO_VARIABLES = {"TRIALPOD_DIR"}
 OF_TOOLS = {"TRIALPOD_HELM", "TRIALPOD_KUBECTL", "TRIALPOD_PROMTOOL", "TRIALPOD_CLUSTER_STATE", "TRIALPOD_SOURCE_URL"}
 """Read by `tools`, for those who develop trialpod."""
 KNOWN = {each.name for each in variables.VARIABLES}
+
+
+class TestSwitches:
+    @pytest.mark.parametrize(
+        ("text", "on"), [("1", True), ("TRUE", True), (" yes ", True), ("0", False), ("off", False)]
+    )
+    def test_say_it_in_every_usual_word(self, text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in (variables.TRIAL_OUTPUT, variables.PACK_CHECKPOINTS):
+            monkeypatch.setenv(name, text)
+        assert StorageOptions().resolved({variables.CREATE_BUCKET: text}).create_bucket is on
+        assert _shows_output() is on
+        assert (configured() is not None) is on
+        assert variables.shows_tracebacks(text) is on
+
+    def test_without_a_word_are_as_documented(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in (variables.TRIAL_OUTPUT, variables.PACK_CHECKPOINTS):
+            monkeypatch.setenv(name, "")
+        assert not StorageOptions().resolved({}).create_bucket
+        assert _shows_output()
+        assert configured() is not None
+        assert not variables.shows_tracebacks("")
+
+    def test_wrong_words_are_refused_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in (variables.TRIAL_OUTPUT, variables.PACK_CHECKPOINTS):
+            monkeypatch.setenv(name, "banana")
+        with pytest.raises(InvalidInputError, match="TRIALPOD_CREATE_BUCKET='banana': must be 1 or 0"):
+            StorageOptions().resolved({variables.CREATE_BUCKET: "banana"})
+        with pytest.raises(InvalidInputError, match="TRIALPOD_TRIAL_OUTPUT='banana'"):
+            _shows_output()
+        with pytest.raises(InvalidInputError, match="TRIALPOD_PACK_CHECKPOINTS='banana'"):
+            configured()
+        with pytest.raises(InvalidInputError, match=r"TRIALPOD_GPUS='0\.5': must be a whole number"):
+            Machine.detect(environ={variables.GPUS: "0.5"})
 
 
 class TestVariables:

@@ -71,7 +71,7 @@ class SharedOptions:
             raise InvalidInputError(f"{variables.UI_SESSION_MINUTES} is {minutes!r}; it must be 1 to 1440")
         return cls(
             hosts=tuple(filter(None, (part.strip() for part in env.get(variables.UI_HOSTS, "").split(",")))),
-            actions=env.get(variables.UI_ACTIONS, "").lower() == "true",
+            actions=variables.is_on(variables.UI_ACTIONS, env.get(variables.UI_ACTIONS, "")),
             session_minutes=int(minutes),
             operator=OperatorOptions.from_environment(env),
         )

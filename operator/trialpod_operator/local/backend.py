@@ -197,7 +197,7 @@ class LocalBackend:
 
 def _shows_output() -> bool:
     """Return whether the output of trials is shown when no trials to follow are named."""
-    return os.environ.get(variables.TRIAL_OUTPUT, "").strip() != "0"
+    return not variables.is_off(variables.TRIAL_OUTPUT, os.environ.get(variables.TRIAL_OUTPUT, ""))
 
 
 def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:

@@ -77,6 +77,8 @@ class Machine:
         variables = os.environ if environ is None else environ
         cpus = read_amount(CPUS, variables.get(CPUS, "")) if cpus is None else cpus
         if gpus is None and (said := read_amount(GPUS, variables.get(GPUS, ""))) is not None:
+            if said != int(said):
+                raise InvalidInputError(f"variable {GPUS}={variables[GPUS]!r}: must be a whole number of at least 0")
             gpus = int(said)
         groups = _cgroups(root)
         if cpus is None:

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except TrialpodError as error:
-        if os.environ.get(variables.DEBUG, "") not in ("", "0") or _verbose_flag(arguments):
+        if variables.shows_tracebacks(os.environ.get(variables.DEBUG, "")) or _verbose_flag(arguments):
             from traceback import print_exception
 
             print_exception(error)

@@ -75,7 +75,8 @@ class StorageOptions(Message):
             profile=self.profile or env.get("AWS_PROFILE", "") or "default",
             credentials_from=self.credentials_from,
             ca_pem=self.ca_pem,
-            create_bucket=self.create_bucket or env.get(variables.CREATE_BUCKET, "") == "1",
+            create_bucket=self.create_bucket
+            or variables.is_on(variables.CREATE_BUCKET, env.get(variables.CREATE_BUCKET, "")),
             connect_timeout_s=self.connect_timeout_s,
             timeout_s=self.timeout_s,
             retry_s=self.retry_s,

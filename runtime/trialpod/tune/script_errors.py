@@ -46,7 +46,7 @@ def _in_notebook(error: TrialpodError) -> Callable[[], list[str]]:
     Raises:
         AttributeError: it is to show the traceback.
     """
-    debug = os.environ.get(variables.DEBUG, "") not in ("", "0")
+    debug = variables.shows_tracebacks(os.environ.get(variables.DEBUG, ""))
     if debug or not _is_refusal(error, error.__traceback__):
         raise AttributeError
     lines = [f"{type(error).__name__}: {error}"]
@@ -57,7 +57,7 @@ def _in_notebook(error: TrialpodError) -> Callable[[], list[str]]:
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    debug = os.environ.get(variables.DEBUG, "") not in ("", "0")
+    debug = variables.shows_tracebacks(os.environ.get(variables.DEBUG, ""))
     if not debug and isinstance(error, KeyboardInterrupt) and id(error) in _handled:
         sys.stderr.write("interrupted\n")
         return

@@ -39,9 +39,8 @@ class Packing(NamedTuple):
 
 def configured() -> Packing | None:
     """Return the packing that the environment asks for; None is none."""
-    return (
-        None if os.environ.get(variables.PACK_CHECKPOINTS, "1").lower() in ("0", "false", "no", "off") else Packing()
-    )
+    off = variables.is_off(variables.PACK_CHECKPOINTS, os.environ.get(variables.PACK_CHECKPOINTS, ""))
+    return None if off else Packing()
 
 
 def is_pack(place: str) -> bool:
