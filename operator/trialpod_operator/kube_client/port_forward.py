@@ -74,7 +74,7 @@ class PortForward:
         except (UnauthorizedError, ForbiddenError) as error:
             namespace = self._address.namespace
             raise PortForwardError(
-                f"you may not forward ports to pods in the namespace {namespace}: that needs get and, since Kubernetes "
+                f"you may not forward ports to pods in the namespace {namespace}; that needs get and, from Kubernetes "
                 f"1.35, create of pods/portforward (`kubectl auth can-i create pods/portforward -n {namespace}`), "
                 "which the role edit has"
             ) from error
