@@ -74,8 +74,8 @@ class PortForward:
         except (UnauthorizedError, ForbiddenError) as error:
             namespace = self._address.namespace
             raise PortForwardError(
-                f"you may not forward ports to pods in the namespace {namespace}; that needs get and, from Kubernetes "
-                f"1.35, create of pods/portforward (`kubectl auth can-i create pods/portforward -n {namespace}`), "
+                f"you may not forward ports to pods in the namespace {namespace}; that takes get and, from version "
+                f"1.35 of Kubernetes, create of pods/portforward (`kubectl auth can-i create pods/portforward -n {namespace}`), "
                 "which the role edit has"
             ) from error
         except TrialpodError as error:
