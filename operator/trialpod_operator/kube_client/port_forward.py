@@ -74,9 +74,9 @@ class PortForward:
         except (UnauthorizedError, ForbiddenError) as error:
             namespace = self._address.namespace
             raise PortForwardError(
-                f"you may not forward ports to pods in the namespace {namespace}; that takes get and, from version "
-                f"1.35 of Kubernetes, create of pods/portforward (`kubectl auth can-i create pods/portforward -n {namespace}`), "
-                "which the role edit has"
+                f"you may not forward ports to pods in the namespace {namespace}; that takes get and, since "
+                f"Kubernetes 1.35, create of pods/portforward (the role edit has both): "
+                f"`kubectl auth can-i create pods/portforward -n {namespace}` tests it"
             ) from error
         except TrialpodError as error:
             raise PortForwardError(str(error)) from error
