@@ -119,7 +119,7 @@ class TuneReporterBase(ProgressReporter):
             ("max_report_frequency", max_report_frequency),
             ("infer_limit", infer_limit),
         ):
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
                 raise InvalidInputError(f"{where}({name}={number!r}): must be a number that is not negative")
         if mode not in (None, "max", "min") and not under_ray():
             raise InvalidInputError(f"{where}(mode={mode!r}): mode must be 'max' or 'min'")
@@ -129,11 +129,11 @@ class TuneReporterBase(ProgressReporter):
         self._listed = isinstance(metric_columns, (list, tuple))
         self.parameter_columns = _titles(where, "parameter_columns", parameter_columns)
         self.total_samples = total_samples
-        self.max_progress_rows = max_progress_rows
-        self.max_error_rows = max_error_rows
-        self.max_column_length = max_column_length
+        self.max_progress_rows = min(max_progress_rows, sys.maxsize)  # infinity is all of them
+        self.max_error_rows = min(max_error_rows, sys.maxsize)
+        self.max_column_length = min(max_column_length, sys.maxsize)
         self.max_report_frequency = max_report_frequency
-        self.infer_limit = infer_limit
+        self.infer_limit = min(infer_limit, sys.maxsize)
         self.print_intermediate_tables = print_intermediate_tables
         self.metric = metric
         self.mode = mode

@@ -7,6 +7,7 @@ so what the user changes later has no effect. An error names the key.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from trialpod import variables
 from trialpod.errors import InvalidInputError, WrongTypeError, nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, MAX_RESULT_BYTES, StopRule
 from trialpod.protocol.nested import NestedNames
-from trialpod.protocol.values import MetricsEncoder, number, plain_encoder
+from trialpod.protocol.values import MetricsEncoder, number, plain_encoder, real_number
 from trialpod.tune.result_keys import DEFAULT_METRIC
 
 log = logging.getLogger(__name__)
@@ -215,3 +216,17 @@ def _explain(key: str, result: Mapping[str, Any], what: str = "is not in the res
     shown = ", ".join(sorted(name for name in result if name not in AUTO_RESULT_KEYS or name == guess))
     hint = f"; did you mean {guess!r}?" if guess else ""
     return f"stop: {key!r} {what}, which has {shown or 'no metrics'}{hint}"
+
+
+def amount_of(result: Mapping[str, Any], name: str) -> int | float:
+    """Return a number that totals are made of.
+
+    Raises:
+        InvalidInputError: it is not a finite number.
+    """
+    found = real_number(result[name])
+    if found is None or not math.isfinite(found):
+        raise InvalidInputError(
+            f"the metric {name} must be a finite number, because it is added up, not {result[name]!r:.60}"
+        )
+    return found

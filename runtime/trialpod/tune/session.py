@@ -24,7 +24,7 @@ from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.nested import NestedNames
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
-from trialpod.tune.report_values import encode, flatten, metrics_of
+from trialpod.tune.report_values import amount_of, encode, flatten, metrics_of
 
 Outcome = Literal["completed", "stopped", "paused", "exploited", "preempted"]
 
@@ -193,7 +193,7 @@ class Session:
         since_restore = self._iterations_since_restore + 1
         elapsed = now - self._reported_at
         if "time_this_iter_s" in result:
-            elapsed = float(result["time_this_iter_s"])
+            elapsed = float(amount_of(result, "time_this_iter_s"))
         total = self._time_total + elapsed
         time_since_restore = self._time_since_restore + elapsed
         second = int(self._wall())
@@ -219,13 +219,14 @@ class Session:
         timesteps_total, timesteps_since_restore = self._timesteps_total, self._timesteps_since_restore
         episodes_total = self._episodes_total
         if steps is not None:
+            steps = amount_of(result, "timesteps_this_iter")
             timesteps_total = (timesteps_total or 0) + steps
             timesteps_since_restore += steps
         if timesteps_total is not None:
             result["timesteps_total"] = timesteps_total
             result["timesteps_since_restore"] = timesteps_since_restore
         if episodes is not None:
-            episodes_total = (episodes_total or 0) + episodes
+            episodes_total = (episodes_total or 0) + amount_of(result, "episodes_this_iter")
         if episodes_total is not None:
             result["episodes_total"] = episodes_total
         done = self.channel.judge(result) or bool(result["done"])
@@ -237,6 +238,7 @@ class Session:
             info = self._snapshot_offered(result)
         elif checkpoint is not None:
             info = self._snapshot(checkpoint, result)
+            self._drop_offered()  # it is older
         if info is not None:
             self._save_at_end = None
         outcome = self.channel.send(result, info, done)

@@ -66,6 +66,15 @@ def test_rows_are_limited_until_the_end(capsys: pytest.CaptureFixture[str]) -> N
     assert "train_abcde_00007" in text(quiet, trials, capsys, done=True)
 
 
+def test_infinity_is_all_rows_and_nan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    trials = [trial(number) for number in range(30)]
+    infinite = float("inf")
+    shown = text(CLIReporter(max_progress_rows=infinite, max_column_length=infinite), trials, capsys)  # type: ignore[arg-type]
+    assert "train_abcde_00029" in shown
+    with pytest.raises(InvalidInputError, match=r"max_error_rows=nan\): must be a number"):
+        CLIReporter(max_error_rows=float("nan"))  # type: ignore[arg-type]
+
+
 def test_running_trials_come_first_or_the_best_ones() -> None:
     trials = [trial(1), trial(2), trial(3, "RUNNING"), trial(4, result={"score": float("nan")})]
     assert [t.trial_id[-1] for t in chosen(trials, 2, metric="score", mode="max", by_metric=False)] == ["3", "4"]

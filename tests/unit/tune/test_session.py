@@ -101,6 +101,14 @@ def test_a_report_is_completed_with_iteration_times_and_date(
     assert last["date"].startswith("2023-11-1")
 
 
+def test_a_later_checkpoint_replaces_an_offered_folder(session: Session, channel: Recorder, tmp_path: Path) -> None:
+    session.offer(str(tmp_path / "offered"))
+    report({"loss": 1}, checkpoint=Checkpoint(str(tmp_path)))
+    report({"loss": 2})
+    session.flush_offered_checkpoint()
+    assert (channel.copied, channel.announced) == ([str(tmp_path)], [])
+
+
 class TestSaveAtEnd:
     def test_is_called_once(self, session: Session, channel: Recorder) -> None:
         folders: list[str] = []
@@ -157,6 +165,17 @@ def test_totals_appear_only_if_reported(session: Session, channel: Recorder) -> 
     report({"timesteps_this_iter": 5, "episodes_this_iter": 2})
     assert "timesteps_total" not in channel.sent[0]
     assert (channel.sent[1]["timesteps_total"], channel.sent[1]["episodes_total"]) == (5, 2)
+
+
+@pytest.mark.parametrize("value", ["x", float("nan"), True])
+@pytest.mark.parametrize("name", ["time_this_iter_s", "timesteps_this_iter", "episodes_this_iter"])
+def test_what_is_added_up_is_a_finite_number(session: Session, channel: Recorder, name: str, value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=name):
+        report({name: value})
+    report({name: 2})
+    got = channel.sent[0]
+    assert got["training_iteration"] == 1
+    assert got[name.replace("_this_iter", "_total")] == 2
 
 
 def test_the_user_may_override_iteration_and_iteration_time(session: Session, channel: Recorder) -> None:

@@ -26,6 +26,7 @@ from trialpod.storage.layout import checkpoint_name
 from trialpod.tune import session as _session
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
+from trialpod.tune.report_values import amount_of
 from trialpod.tune.trainable import legacy_names, saved_state
 from trialpod.tune.trainable.training_result import TrainingResult
 
@@ -219,18 +220,19 @@ class Trainable:
         self._iterations_since_restore += 1
         given = result.get("time_this_iter_s")
         if given is not None:
-            elapsed = float(given)
+            elapsed = float(amount_of(result, "time_this_iter_s"))
         self._time_total += elapsed
         self._time_since_restore += elapsed
         result.setdefault("done", False)
         result.setdefault("training_iteration", self._iteration)
         steps = result.get("timesteps_this_iter")
         if steps is not None:
+            steps = amount_of(result, "timesteps_this_iter")
             self._timesteps_total = (self._timesteps_total or 0) + steps
             self._timesteps_since_restore += steps
         episodes = result.get("episodes_this_iter")
         if episodes is not None:
-            self._episodes_total = (self._episodes_total or 0) + episodes
+            self._episodes_total = (self._episodes_total or 0) + amount_of(result, "episodes_this_iter")
         for key, value in self._auto_filled(time.time(), elapsed).items():
             result.setdefault(key, value)
         self.log_result(result)
