@@ -91,12 +91,41 @@ class TestPod:
         assert problem.message.startswith("the decider's pod cannot be made: ")
 
 
+class TestCorrectedSpec:
+    @pytest.mark.parametrize("times", [1, 5])
+    def test_does_not_wait_for_the_backoff_of_a_refusal(self, times: int) -> None:
+        refusal = api_error("POST", "/pods", 422, {"message": "spec.nodeName: Invalid value"})
+        machine = Machine(created=1000.0, started=1000.0)
+        machine.end(1)
+        machine.look(1000.0)
+        machine.refusal, now = refusal, 1000.0
+        while len(machine.created) < times:
+            now += 1.0
+            machine.look(now)
+        machine.look(now)
+        assert len(machine.created) == times  # the same spec waits
+        machine.refusal, machine.manifest = None, experiment(decider={**NAMED, "image": "corrected:1"})
+        machine.look(now)
+        assert len(machine.created) == times + 1
+
+    def test_does_not_wait_for_the_backoff_of_ended_pods(self) -> None:
+        machine = Machine(created=1000.0, started=1000.0)
+        for number in range(1, 6):
+            machine.end(number)
+            machine.look(1000.0)
+        assert machine.created == []
+        machine.manifest = experiment(decider={**NAMED, "image": "corrected:1"})
+        machine.look(1000.0)
+        assert machine.created == ["digits-decider-6"]
+
+
 class Machine:
     """A decider's pod that exists, and the keeper that looks at it; `now` is the time."""
 
     def __init__(self, *, created: float, started: float | None) -> None:
         self.now, self.deleted, self.created = 1000.0, list[str](), list[str]()
         self.refuses = False
+        self.refusal: Exception | None = None  # of pods that are to be created
         self.location: Any = None
         self.manifest = experiment(decider=NAMED)
         self.pod: dict[str, Any] = build_decider(self.manifest, OWNER, 1, OPTIONS)
@@ -145,6 +174,8 @@ class Machine:
 
     async def create(self, _collection: str, body: Mapping[str, Any], *, strict: bool = False) -> Mapping[str, Any]:
         self.created.append(str(body["metadata"]["name"]))
+        if self.refusal is not None:
+            raise self.refusal
         return body
 
     def begin(self, number: int) -> None:

@@ -67,6 +67,7 @@ class DeciderKeeper:
         self._number = 0  # of the latest decider
         self._failures = 0  # in a row, of deciders that decided nothing
         self._not_before = 0.0
+        self._digest = ""  # of the spec that the failures and the refusal are of
         self._ended: set[str] = set()  # uids of pods whose end was noted
         self._deleted: set[str] = set()  # of those whose deletion was asked for
         self._refused: set[str] = set()  # of those whose deletion was refused, and is asked for again
@@ -136,6 +137,7 @@ class DeciderKeeper:
             else:
                 self._number = self._number_of(pod)
                 current = queue.deciding or await self._is_there(pod, queue, now)
+        self._forget_failures_of_former(experiment)
         if current or self._code is None or self._code_problem:
             return POLL_S
         queue.end_session()
@@ -143,6 +145,13 @@ class DeciderKeeper:
             return self._not_before - now
         await self._create(experiment, now)
         return POLL_S
+
+    def _forget_failures_of_former(self, experiment: TuneExperiment) -> None:
+        """Let no corrected spec wait because of how often the one before it failed."""
+        wanted = digest(experiment.spec)
+        if self._digest not in ("", wanted):
+            self._failures, self._not_before, self._refusal = 0, 0.0, None
+        self._digest = wanted
 
     async def _is_there(self, pod: Object, queue: DecisionQueue, now: float) -> bool:
         """Ask the server about a pod that is silent, and replace one that is for long."""
