@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.nested import flatten_row
+from trialpod.protocol.values import real_number
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import RESULT_FILE
 from trialpod.tune.callback import Callback
@@ -203,7 +205,9 @@ class RemoteCallbacks:
     def _result(self, delivered: _Delivered, row: Json) -> None:
         result = self._values.result(delivered.facts.trial_id, row)
         delivered.facts.last_result = result
-        delivered.iteration = max(delivered.iteration, int(result.get("training_iteration") or 0))
+        iteration = real_number(result.get("training_iteration"))
+        if iteration is not None and math.isfinite(iteration):
+            delivered.iteration = max(delivered.iteration, int(iteration))
         if self._hooks.wants("on_trial_result"):
             self._hooks.result(Metrics(result), iteration=self._iteration, trials=self._trials, trial=delivered.view)
 

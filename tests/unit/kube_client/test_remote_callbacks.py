@@ -99,6 +99,19 @@ def test_results_come_once_between_start_and_end(world: World) -> None:
     assert world.notes.found.count("end") == 1
 
 
+@pytest.mark.parametrize("iteration", [float("nan"), float("inf"), "ten", None])
+def test_an_iteration_that_is_no_number_is_not_counted(world: World, iteration: Any) -> None:
+    world.results(0, 2.0, 1.0)
+    path = world.folder / "t0" / "result.json"
+    path.write_text(json.dumps({"loss": 3.0, "training_iteration": iteration}) + "\n" + path.read_text())
+    assert world.look(world.trial(0, "TERMINATED", iteration=2))[2:] == [
+        "result d75de_00000 3.0",
+        "result d75de_00000 2.0",
+        "result d75de_00000 1.0",
+        "complete d75de_00000 1.0",
+    ]
+
+
 def test_setbacks_checkpoints_and_failures_are_reported(world: World) -> None:
     world.look(world.trial(0, "RUNNING", iteration=0))
     saved = {"name": "checkpoint_000004", "iteration": 2}

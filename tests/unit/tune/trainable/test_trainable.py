@@ -44,6 +44,20 @@ def test_each_step_is_one_complete_result() -> None:
     assert (trainable.iteration, trainable.training_iteration) == (2, 2)
 
 
+@pytest.mark.parametrize("value", ["x", float("nan"), True])
+@pytest.mark.parametrize("name", ["time_this_iter_s", "timesteps_this_iter", "episodes_this_iter"])
+def test_what_a_step_adds_up_is_a_finite_number(name: str, value: Any) -> None:
+    class Returns(Counter):
+        def step(self) -> dict[str, Any]:
+            return {name: self.count}
+
+    trainable = Returns({"start": value})
+    with pytest.raises(InvalidInputError, match=name):
+        trainable.train()
+    trainable.count = 2
+    assert trainable.train()[name.replace("_this_iter", "_total")] == 2
+
+
 def test_setup_gets_a_copy_of_the_config() -> None:
     class Changes(Counter):
         def setup(self, config: dict[str, Any]) -> None:
