@@ -75,8 +75,7 @@ class StorageOptions(Message):
             profile=self.profile or env.get("AWS_PROFILE", "") or "default",
             credentials_from=self.credentials_from,
             ca_pem=self.ca_pem,
-            create_bucket=self.create_bucket
-            or variables.is_on(variables.CREATE_BUCKET, env.get(variables.CREATE_BUCKET, "")),
+            create_bucket=self.create_bucket or _is_on(env, variables.CREATE_BUCKET),
             connect_timeout_s=self.connect_timeout_s,
             timeout_s=self.timeout_s,
             retry_s=self.retry_s,
@@ -113,3 +112,7 @@ class StorageOptions(Message):
             raise InvalidInputError(f"part_bytes is between 5 MiB and 5 GiB, S3's limits, not {self.part_bytes}")
         if not 0 < self.multipart_bytes <= 5 * 1024 * _MEBIBYTE:
             raise InvalidInputError(f"multipart_bytes is between 1 and 5 GiB, S3's limit, not {self.multipart_bytes}")
+
+
+def _is_on(env: Mapping[str, str], variable: str) -> bool:
+    return variable in env and variables.is_on(variable, env[variable])
