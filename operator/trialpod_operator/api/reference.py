@@ -48,7 +48,7 @@ explain te.spec` shows the same as this page. `--set spec.numSamples=10` changes
 apiVersion: trialpod.dev/v1alpha1
 kind: TuneExperiment
 metadata:
-  name: climb                                # lower-case letters, digits and "-", 40 at most; --name gives another one
+  name: climb                                # lower-case letters, digits and "-", 40 at most; or give --name
 spec:
   trainable: {entrypoint: "train:train"}     # train.py beside this file; in a cluster in the image
   searchSpace:
