@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 
 _LOG_INTERVAL_S = 60.0
+_MAX_ITERATION = 2.0**63
 _OUTCOMES: dict[DecisionKind, Outcome] = {"stop": "stopped", "pause": "paused", "exploit": "exploited"}
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _Found = TypeVar("_Found")
@@ -368,7 +369,7 @@ class Attempt:
         info = CheckpointInfo(
             name=checkpoint_name(index),
             index=index,
-            iteration=int(as_number(result.get("training_iteration")) or 0),
+            iteration=iteration_of(result),
             metrics=metrics,
             attempt=self.assignment.attempt,
             size=size,
@@ -503,3 +504,9 @@ class Attempt:
                     logged = self._clock()
                     log.warning("%s; %s when the storage answers", error, then)
                 self._sleep(backoff.failed())
+
+
+def iteration_of(result: dict[str, Any]) -> int:
+    """Return the iteration of a result as a checkpoint keeps it: 0 where a user's own is no number that it can be."""
+    found = as_number(result.get("training_iteration"))
+    return int(found) if found is not None and abs(found) < _MAX_ITERATION else 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from trialpod.errors import StorageError
 from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
 from trialpod.protocol.nested import NestedNames
-from trialpod.runner.attempt import Attempt
+from trialpod.runner.attempt import Attempt, iteration_of
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.command.command_runner import run_command
 from trialpod.runner.function_runner import run_function
@@ -338,3 +339,11 @@ def test_stop_rules_come_from_the_assignment(tmp_path: Path) -> None:
 
 def test_margin_before_kill_is_a_fifth_up_to_two_seconds() -> None:
     assert [margin_s(grace) for grace in (0.5, 5.0, 30.0)] == [0.1, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(3, 3), (3.7, 3), ("ten", 0), (None, 0), (math.nan, 0), (math.inf, 0), (-math.inf, 0), (1e300, 0)],
+)
+def test_any_iteration_of_a_users_goes_with_a_checkpoint(given: Any, kept: int) -> None:
+    assert iteration_of({"training_iteration": given}) == kept
