@@ -507,6 +507,6 @@ class Attempt:
 
 
 def iteration_of(result: dict[str, Any]) -> int:
-    """Return the iteration of a result as a checkpoint keeps it: 0 where a user's own is no number that it can be."""
+    """Return the iteration of a result as a checkpoint keeps it: 0 where the user reports one that it cannot be."""
     found = as_number(result.get("training_iteration"))
     return int(found) if found is not None and abs(found) < _MAX_ITERATION else 0
