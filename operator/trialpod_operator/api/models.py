@@ -620,8 +620,8 @@ class WarmStartSpec(Model, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Learn from all experiments of the namespace that are kept in the storage of this one and "
-            "share at least half of its parameters and its metric, 20 of them at most. Where there is none, it "
-            "starts as without warmStart."
+            "share at least half of its parameters and its metric, 20 of them at most, among the first 200 names. "
+            "Where there is none, it starts as without warmStart."
         ),
     ] = False
 

@@ -123,15 +123,18 @@ def learn(
     if not wanted:
         lessons, count = searcher.read_earlier()
         document: dict[str, Any] = {"lessons": lessons, "learned": [{"trials": count}], "unused": []}
+        left = ""
     else:
         assert isinstance(searcher, AutoSearch)
-        document = _all_beside(searcher, earlier) if wanted.get("auto") else _named(searcher, wanted["experiments"])
+        if wanted.get("auto"):
+            document, left = _all_beside(searcher, earlier)
+        else:
+            document, left = _named(searcher, wanted["experiments"]), ""
     searcher.take_earlier(document["lessons"])
-    notice = ""
-    if wanted and not document["learned"]:
-        notice = "warm start: no earlier experiment beside this one has anything in common with it, so it starts as "
-        notice += "without one"
-    return document, notice
+    none = "no earlier experiment beside this one has anything in common with it, so it starts as without one"
+    said = [none] if wanted and not document["learned"] else []
+    said += [left] if left else []
+    return document, "warm start: " + "; ".join(said) if said else ""
 
 
 def _named(searcher: AutoSearch, places: Sequence[str]) -> dict[str, Any]:
@@ -139,10 +142,12 @@ def _named(searcher: AutoSearch, places: Sequence[str]) -> dict[str, Any]:
     return _document(read, [])
 
 
-def _all_beside(searcher: AutoSearch, earlier: Earlier) -> dict[str, Any]:
+def _all_beside(searcher: AutoSearch, earlier: Earlier) -> tuple[dict[str, Any], str]:
+    """Return what is kept, and what to say of names that were not looked at."""
     read: list[tuple[str, list[list[Any]], int]] = []
     unused: list[dict[str, str]] = []
-    for name in earlier.names()[:_LOOKED_AT]:
+    names = earlier.names()
+    for name in names[:_LOOKED_AT]:
         if len(read) == MAX_EXPERIMENTS:
             break
         try:
@@ -156,7 +161,11 @@ def _all_beside(searcher: AutoSearch, earlier: Earlier) -> dict[str, Any]:
             unused.append({"experiment": name, "why": "it shares less than half of the parameters"})
             continue
         read.append((name, lessons, count))
-    return _document(read, unused)
+    left = ""
+    if len(names) > _LOOKED_AT and len(read) < MAX_EXPERIMENTS:
+        left = f"only the first {_LOOKED_AT} of {len(names)} names beside this one were looked at; "
+        left += "warmStart.experiments takes others by name"
+    return _document(read, unused), left
 
 
 def _document(read: list[tuple[str, list[list[Any]], int]], unused: list[dict[str, str]]) -> dict[str, Any]:

@@ -138,6 +138,18 @@ class TestAutomatic:
         assert "no earlier experiment beside this one" in plan.notice
         assert suggested(plan, 15) == suggested(planned(tmp_path, None), 15)
 
+    @pytest.mark.parametrize("learned", [True, False])
+    def test_names_that_are_not_looked_at_are_counted(self, tmp_path: Path, learned: bool) -> None:
+        for number in range(199):
+            (tmp_path / f"a{number:03}").mkdir()
+        store(tmp_path / "b", {0.2: 1}, metric="loss" if learned else "accuracy")
+        assert "looked at" not in planned(tmp_path, {"auto": True}).notice
+        store(tmp_path / "c", {0.3: 1})
+        plan = planned(tmp_path, {"auto": True})
+        assert len(plan.document["warmStart"]["learned"]) == learned
+        assert "only the first 200 of 201 names beside this one were looked at" in plan.notice
+        assert ("no earlier experiment" in plan.notice) == (not learned)
+
     def test_later_ones_change_nothing(self, tmp_path: Path) -> None:
         first = planned(tmp_path, {"auto": True})
         store(tmp_path / "climb", {0.2: 1}, y=0.5)
