@@ -86,11 +86,13 @@ def start(name: str, command: Sequence[str | Path], environment: Mapping[str, st
     layout.LOGS.mkdir(parents=True, exist_ok=True)
     log = log_of(name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # A test that starts it again has a folder for temporary files that is removed with the test's run.
+    inherited = {key: value for key, value in os.environ.items() if key != "TMPDIR"}
     # posix_spawn, not Popen: the process is to live on, and a Popen object that is dropped complains about that.
     pid = os.posix_spawn(
         program,
         arguments,
-        {**os.environ, **(environment or {})},
+        {**inherited, **(environment or {})},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o644),
