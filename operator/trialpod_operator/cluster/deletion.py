@@ -22,7 +22,7 @@ import msgspec
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.api_errors import ApiError, ForbiddenError, UnreachableError
+from trialpod_operator.api.api_errors import ForbiddenError
 from trialpod_operator.api.models import API_VERSION, KIND, TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -103,11 +103,8 @@ async def delete_stored(
 
 async def _delete_pod(services: Services, key: str, name: str, waited: float) -> None:
     """Ask a pod to end; the others are not to write on because an admission rule protects this one."""
-    try:
-        await services.kube.delete(paths.pods(key.partition("/")[0]), name)
-    except UnreachableError:
-        raise
-    except ApiError as error:
+    error = await paths.refusal(services.kube.delete(paths.pods(key.partition("/")[0]), name))
+    if error is not None:
         logger.log(logging.DEBUG if waited else logging.WARNING, "%s: a pod cannot be deleted: %s", key, error)
 
 

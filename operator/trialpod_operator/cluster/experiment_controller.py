@@ -27,7 +27,7 @@ from trialpod.protocol.messages import (
 )
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.api_errors import ApiError, ForbiddenError, NotServedError, UnreachableError
+from trialpod_operator.api.api_errors import ApiError, ForbiddenError, NotServedError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -604,14 +604,10 @@ class ExperimentController:
         for pod in self._leftover_pods():
             metadata = pod["metadata"]
             collection = paths.pods(self._namespace) if objects is None else objects.collection()
-            try:
-                await self._services.kube.delete(collection, metadata["name"], uid=metadata.get("uid", ""))
-            except UnreachableError:
-                raise
-            except ApiError as error:  # an admission rule protects it; the others do not wait for that
+            deletion = self._services.kube.delete(collection, metadata["name"], uid=metadata.get("uid", ""))
+            if (error := await paths.refusal(deletion)) is not None:  # the other pods do not wait for this one
                 logger.debug("%s: a pod that is left cannot be deleted: %s", self.key, error)
-                continue
-            if objects is not None:
+            elif objects is not None:
                 objects.deleted(metadata["name"])
         return RETRY_S
 

@@ -27,6 +27,7 @@ from aiohttp import ClientError, TraceConfig
 
 from trialpod.errors import TrialpodError
 from trialpod_operator.api.api_errors import (
+    ApiError,
     ConflictError,
     NotFoundError,
     NotSentError,
@@ -513,6 +514,21 @@ def _seconds(value: str | None) -> float:
         return max(0.0, float(value or 0))
     except ValueError:
         return 0.0
+
+
+async def refusal(request: Awaitable[object]) -> ApiError | None:
+    """Make a request; return why the server refuses it, as an admission rule may for one object among many.
+
+    Raises:
+        UnreachableError: the server does not answer.
+    """
+    try:
+        await request
+    except UnreachableError:
+        raise
+    except ApiError as error:
+        return error
+    return None
 
 
 async def gather_all(*requests: Awaitable[T]) -> list[T]:

@@ -14,7 +14,7 @@ import logging
 
 from trialpod.errors import StorageError
 from trialpod.storage.registry import open_storage
-from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, UnreachableError
+from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -262,11 +262,9 @@ class DeciderKeeper:
     async def _ask_to_delete(self, pod: Object) -> None:
         metadata = pod["metadata"]
         uid = str(metadata.get("uid", ""))
-        try:
-            await self._services.kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
-        except UnreachableError:
-            raise
-        except ApiError as error:  # the next decider does not wait for it: this one may not call any more
+        deletion = self._services.kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
+        error = await paths.refusal(deletion)
+        if error is not None:  # the next decider does not wait for it: this one may not call any more
             if uid not in self._refused:
                 logger.warning("%s: the pod of an earlier decider cannot be deleted: %s", self._key, error)
             self._refused.add(uid)

@@ -18,7 +18,6 @@ from trialpod_operator.api.api_errors import (
     ApiError,
     ConflictError,
     NotFoundError,
-    UnreachableError,
 )
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
@@ -256,11 +255,8 @@ class PodWork:
         Raises:
             UnreachableError: the server does not answer.
         """
-        try:
-            await self.delete_pod(pod, grace_s)
-        except UnreachableError:
-            raise
-        except ApiError as error:
+        error = await paths.refusal(self.delete_pod(pod, grace_s))
+        if error is not None:
             uid = pod["metadata"].get("uid", "")
             level = logging.DEBUG if uid in self._refused else logging.WARNING
             logger.log(level, "%s: a pod cannot be deleted: %s", self._key, error)
