@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,14 +40,8 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
 @pytest.fixture(scope="module")
 def large() -> Iterator[Server]:
     """10,000 trials: what no engine brings about in seconds."""
-    server = Server([Invented("large", 10_000)])
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield server
-    server.online = False
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with Server([Invented("large", 10_000)]).serving() as server:
+        yield server
 
 
 @pytest.fixture

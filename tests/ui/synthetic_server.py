@@ -13,6 +13,8 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -282,6 +284,17 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/"
+
+    @contextmanager
+    def serving(self) -> Iterator[Server]:
+        """Answer in a thread until the end of the block."""
+        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield self
+        self.online = False
+        self.shutdown()
+        self.server_close()
+        thread.join()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that closes a connection is no news."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -32,14 +31,8 @@ def loading() -> Loading:
 
 @pytest.fixture
 def address(loading: Loading) -> Iterator[str]:
-    server = Server([loading])
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield server.url
-    server.online = False
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with Server([loading]).serving() as server:
+        yield server.url
 
 
 class TestLoading:
@@ -60,14 +53,8 @@ class TestLoading:
 class TestActions:
     @pytest.fixture
     def acting(self) -> Iterator[Server]:
-        server = Server([Invented("acting", 20)], actions=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        yield server
-        server.online = False
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        with Server([Invented("acting", 20)], actions=True).serving() as server:
+            yield server
 
     def test_command_has_the_number_that_is_typed(self, context: Any, acting: Server) -> None:
         page = Opened(context.new_page(), acting.url).show("#/e/acting/trials")

@@ -221,7 +221,7 @@ class TestAnotherExperiment:
 
 
 class Hanging(Location):
-    """A store that answers when it is told to."""
+    """A store that answers while `answers` is set."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
