@@ -10,7 +10,7 @@ from msgspec import inspect
 from trialpod_operator.api.cel import FIXED_STORAGE, spec_fields
 from trialpod_operator.api.crds import schema_of
 from trialpod_operator.api.inspection import changeable, fields_of, peel
-from trialpod_operator.api.models import TuneExperimentSpec
+from trialpod_operator.api.models import MAX_INT, TuneExperimentSpec
 from trialpod_operator.api.reasons import Place, reasons_of
 
 Schema = Mapping[str, Any]
@@ -169,7 +169,9 @@ def _value(field: Schema) -> str:
         kind, kind
     )
     if field.get("minimum") is not None and kind in ("integer", "number"):
-        words += f", {field['minimum']:g} or more"
+        top = field.get("maximum")
+        bounded = top is not None and top < MAX_INT
+        words += f", {field['minimum']:g} to {top:g}" if bounded else f", {field['minimum']:g} or more"
     return words
 
 

@@ -223,11 +223,24 @@ class ApiServer(ABC):
             "DELETE", collection, query={"labelSelector": selector}, body={"propagationPolicy": "Background"}
         )
 
-    async def pod_log(self, namespace: str, name: str, container: str, limit_bytes: int, since: str = "") -> str:
-        """Return a container's output, oldest first, at most `limit_bytes` of it; only from `since` on, if given."""
+    async def pod_log(
+        self, namespace: str, name: str, container: str, limit_bytes: int, since: str = "", last_lines: int = 0
+    ) -> str:
+        """Return a container's output, oldest first, at most about `limit_bytes` of it.
+
+        Args:
+            namespace: of the pod.
+            name: of the pod.
+            container: of the pod.
+            limit_bytes: of what is asked for, the beginning.
+            since: only from this time on; "" = all.
+            last_lines: only so many; 0 = all.
+        """
         query = {"container": container, "limitBytes": str(limit_bytes)}
         if since:
             query["sinceTime"] = since
+        if last_lines:
+            query["tailLines"] = str(last_lines)
         found: str = await self.request("GET", f"{pods(namespace)}/{quote(name)}/log", query=query, text=True)
         return found
 

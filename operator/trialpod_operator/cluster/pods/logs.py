@@ -27,7 +27,13 @@ from trialpod_operator.engine.trial import Trial
 logger = logging.getLogger(__name__)
 
 MAX_LOG_BYTES = 4 * 1024 * 1024
-"""Maximum size of the output that is kept of one pod; its beginning."""
+"""Maximum size of the beginning that is kept of one pod's output."""
+
+LAST_LINES = 200
+"""Lines kept of the end of a longer output. The container runtime splits lines at 16 KiB."""
+
+LIMIT_MARGIN_BYTES = 64 * 1024
+"""By how much the API server may miss the limit of an answer's size."""
 
 LOG_TIMEOUT_S = 60.0
 """Maximum time to retry a log that cannot be fetched. A lost node never returns it."""
@@ -52,6 +58,9 @@ class Logs(Protocol):
     def log_stored(self, trial: Trial) -> bool:
         """Return whether all that was kept of this trial is where it cannot be lost."""
         ...
+
+
+_Part = tuple[str, str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +99,8 @@ class PodLogs:
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be fetched in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
-        self._reading: dict[str, dict[tuple[str, str], _Reading]] = {}
-        """By the same, then by container and from when on; "" = all of it."""
+        self._reading: dict[str, dict[_Part, _Reading]] = {}
+        """By the same, then by container, from when on ("" = all), and how many last lines (0 = the beginning)."""
 
     @property
     def remembered(self) -> int:
@@ -113,7 +122,7 @@ class PodLogs:
             return True  # an object of another kind that never had a pod
         try:
             known = self._so_far.get(uid)
-            text = await self._whole_log(pod) if known is None else (await self._log(pod))[known:]
+            text = await self._whole_log(pod) if known is None else (await self._with_end(pod))[known:]
         except ApiError as error:
             return self._give_up(pod, error)
         if text:
@@ -135,7 +144,7 @@ class PodLogs:
     async def keep_so_far(self, pod: Object, trials: Mapping[str, Trial]) -> None:
         """Add what a pod that is to end has printed to its trial's log; `keep` adds the rest, or all of it."""
         if pod_key(pod) is not None:
-            await self.keep_latest(pod, trials)
+            await self.keep_latest(pod, trials, ended=False)
             return
         trial, uid = trials.get(_label(pod, names.TRIAL_ID_LABEL)), pod["metadata"].get("uid", "")
         if trial is None or uid in self._kept or uid in self._so_far or not own_name(pod):
@@ -150,10 +159,10 @@ class PodLogs:
             self._logs.keep_log(trial, text, once=uid in self._from_before)
             self._so_far[uid] = len(text)
 
-    async def keep_latest(self, pod: Object, trials: Mapping[str, Trial]) -> None:
+    async def keep_latest(self, pod: Object, trials: Mapping[str, Trial], *, ended: bool = True) -> None:
         """Add what a pod's latest attempt printed to its trial's log, else leave it for the end of the pod."""
         try:
-            text, whole = await self._latest_log(pod, trials)
+            text, whole = await self._latest_log(pod, trials, ended=ended)
         except ApiError as error:
             logger.info("the log of %s cannot be kept yet: %s", pod["metadata"]["name"], error)
             self._missed.add(pod["metadata"].get("uid", ""))
@@ -179,7 +188,7 @@ class PodLogs:
         self._printed = {uid: each for uid, each in self._printed.items() if uid in present}
         self._no_log_since = {uid: each for uid, each in self._no_log_since.items() if uid in present}
         for uid in self._reading.keys() - present:
-            self._stop_reading(uid, lambda _since, known: known.task.done())
+            self._stop_reading(uid, lambda _part, known: known.task.done())
 
     async def _keep_reused(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
         """Keep what is left of the output of a pod that ran several trials."""
@@ -201,7 +210,7 @@ class PodLogs:
                 found = [Section(trial_id, 0, text)]  # it ended before it had work
             self._keep_sections(pod, trials, found)
             self._kept[uid] = None
-            self._stop_reading(uid, lambda _since, _known: True)
+            self._stop_reading(uid, lambda _part, _known: True)
         concerned = [trials[each] for each in self._printed.get(uid, ()) if each in trials]
         return all(self._logs.log_stored(trial) for trial in concerned)
 
@@ -217,15 +226,23 @@ class PodLogs:
             attempts[section.attempt] = len(section.text)
             self._logs.keep_log(trial, section.text[known:], once=not known and uid in self._from_before)
 
-    async def _latest_log(self, pod: Object, trials: Mapping[str, Trial]) -> tuple[str, bool]:
-        """Return the output of a pod from its latest attempt on, and whether it is all that there is."""
+    async def _latest_log(self, pod: Object, trials: Mapping[str, Trial], *, ended: bool = True) -> tuple[str, bool]:
+        """Return the output of a pod from its latest attempt on, and whether it is all that there is.
+
+        A beginning gets its end when no other attempt follows this one in it. Any other would need the lines between,
+        which tell whose the end is.
+        """
         trial_id, attempt = _label(pod, names.TRIAL_ID_LABEL), _label(pod, names.ATTEMPT_LABEL)
         trial = trials.get(trial_id)
-        if trial is not None and str(trial.attempt) == attempt and pod_key(pod) != (trial_id, trial.attempt):
+        if trial is not None and str(trial.attempt) == attempt:
+            if pod_key(pod) == (trial_id, trial.attempt):
+                text = await self._log(pod)
+                return (await self._add_end(pod, text) if ended else text), True
             since = dt.datetime.fromtimestamp(trial.current.started_at - CLOCK_SKEW_S, dt.UTC)
-            text = await self._log(pod, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+            from_start = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+            text = await self._log(pod, from_start)
             if any((each.trial_id, str(each.attempt)) == (trial_id, attempt) for each in sections(text)):
-                return text, False
+                return (await self._add_end(pod, text, from_start) if ended else text), False
         return await self._log(pod), True
 
     async def _whole_log(self, pod: Object) -> str:
@@ -233,18 +250,27 @@ class PodLogs:
         parts = []
         for each in failed_beside(pod):
             name = str(each.get("name"))
-            text = await self._log(pod, container=name)
+            text = await self._with_end(pod, container=name)
             end = "" if text.endswith("\n") or not text else "\n"
             status = last_end(each).get("exitCode")
             parts.append(f"trialpod: container {name} exited with status {status}; it printed:\n{text}{end}")
         if parts and _never_began(pod):
             return "".join(parts)
-        text = await self._log(pod)
+        text = await self._with_end(pod)
         if parts and text:
             parts.append("trialpod: the trial printed:\n")
         return "".join([*parts, text])
 
-    async def _log(self, pod: Object, since: str = "", *, container: str = "") -> str:
+    async def _with_end(self, pod: Object, *, container: str = "") -> str:
+        """Return the output of a container; of one that is too long, its beginning and its end."""
+        return await self._add_end(pod, await self._log(pod, container=container), container=container)
+
+    async def _add_end(self, pod: Object, beginning: str, since: str = "", *, container: str = "") -> str:
+        if len(beginning.encode()) < MAX_LOG_BYTES - LIMIT_MARGIN_BYTES:
+            return beginning
+        return joined(beginning, await self._log(pod, since, container=container, last_lines=LAST_LINES))
+
+    async def _log(self, pod: Object, since: str = "", *, container: str = "", last_lines: int = 0) -> str:
         if not container:
             container = str(trial_container(pod).get("name") or names.CONTAINER)
         name, uid = own_name(pod), pod["metadata"].get("uid", "")
@@ -254,10 +280,10 @@ class PodLogs:
             uid, lambda each, known: known.phase != phase or (each[0] == container and each[1] not in ("", since))
         )
         readings = self._reading.setdefault(uid, {})
-        known = readings.get((container, since))
+        known = readings.get((container, since, last_lines))
         if known is None:
-            asked = self._kube.pod_log(self._namespace, name, container, MAX_LOG_BYTES, since)
-            known = readings[container, since] = _Reading(phase, asyncio.ensure_future(asked))
+            asked = self._kube.pod_log(self._namespace, name, container, MAX_LOG_BYTES, since, last_lines)
+            known = readings[container, since, last_lines] = _Reading(phase, asyncio.ensure_future(asked))
             # Requests are not accepted any more.
             known.task.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
@@ -265,7 +291,7 @@ class PodLogs:
             raise UnreachableError(
                 "GET", f"{paths.pods(self._namespace)}/{name}/log", 0, {"message": "log request still in progress"}
             )
-        self._stop_reading(uid, lambda _since, each: each is known)
+        self._stop_reading(uid, lambda _part, each: each is known)
         return known.task.result()
 
     def _give_up(self, pod: Object, error: ApiError) -> bool:
@@ -275,16 +301,33 @@ class PodLogs:
         if error.temporary and self._clock() - since < LOG_TIMEOUT_S:
             return False
         logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
-        self._stop_reading(metadata.get("uid", ""), lambda _since, _known: True)
+        self._stop_reading(metadata.get("uid", ""), lambda _part, _known: True)
         self._kept[metadata.get("uid", "")] = None  # it may stay for long, on a node that is lost
         return True
 
-    def _stop_reading(self, uid: str, which: Callable[[tuple[str, str], _Reading], bool]) -> None:
+    def _stop_reading(self, uid: str, which: Callable[[_Part, _Reading], bool]) -> None:
         readings = self._reading.get(uid, {})
         for key in [key for key, known in readings.items() if which(key, known)]:
             readings.pop(key).task.cancel()
         if not readings:
             self._reading.pop(uid, None)
+
+
+def joined(beginning: str, end: str) -> str:
+    """Return the beginning and the end of one output with a line between them, or each part once where they meet."""
+    if beginning.endswith(end):
+        return beginning
+    first_line = end[: end.find("\n") + 1] or end
+    at = max(0, len(beginning) - len(end))
+    for _ in range(LAST_LINES):
+        at = beginning.find(first_line, at)
+        if at < 0:
+            break
+        if end.startswith(beginning[at:]):
+            return beginning[:at] + end
+        at += 1
+    newline = "" if beginning.endswith("\n") else "\n"
+    return f"{beginning}{newline}trialpod: part of the output is left out here; its last lines follow\n{end}"
 
 
 def _never_began(pod: Object) -> bool:

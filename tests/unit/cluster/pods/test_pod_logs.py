@@ -10,7 +10,7 @@ import pytest
 
 from trialpod.protocol.output import attempt_mark
 from trialpod_operator.cluster.cache import ObjectCache
-from trialpod_operator.cluster.pods.logs import PodLogs
+from trialpod_operator.cluster.pods.logs import LAST_LINES, MAX_LOG_BYTES, PodLogs, joined
 
 
 class Cluster:
@@ -26,8 +26,11 @@ class Cluster:
         attempt = SimpleNamespace(started_at=0.0)
         self.trials: Any = {name: SimpleNamespace(trial_id=name, attempt=1, current=attempt) for name in ("t0", "t1")}
 
-    async def _pod_log(self, *_given: Any) -> str:
-        return self.printed
+    async def _pod_log(
+        self, _namespace: str, _name: str, _container: str, limit_bytes: int, _since: str, last_lines: int
+    ) -> str:
+        lines = self.printed.splitlines(keepends=True)
+        return "".join(lines[-last_lines:]).encode()[:limit_bytes].decode(errors="replace")
 
     def _keep_log(self, trial: Any, text: str, *, once: bool = False) -> None:
         assert not once
@@ -85,3 +88,47 @@ class TestPodsThatContinueAfterTheirLastRead:
             assert world.kept == {"t0": f"{printed}second\n"}
 
         asyncio.run(test())
+
+
+class TestLongOutput:
+    """More than the API server is asked for."""
+
+    PROGRESS = "".join(f"batch {each:07d} loss=0.5 \N{WHITE SMALL SQUARE}\n" for each in range(MAX_LOG_BYTES // 20))
+    TRACEBACK = "Traceback (most recent call last):\nValueError: a bad batch\n"
+
+    @pytest.mark.parametrize("early", [False, True], ids=["read-once", "read-before-the-end"])
+    @pytest.mark.parametrize(
+        "made_for", ["", "t0/1", "t1/1"], ids=["own-pod", "reused-pod-first", "reused-pod-later"]
+    )
+    def test_its_beginning_and_its_end_are_kept(self, early: bool, made_for: str) -> None:
+        async def test() -> None:
+            world = Cluster()
+            mark = attempt_mark("t0", 1) if made_for else ""
+            world.printed = mark + self.PROGRESS
+            made = {"trialpod.dev/made-for": made_for} if made_for else {}
+            if early:
+                await world.logs.keep_so_far(world.show("t0", "Running", **made), world.trials)
+            world.printed += self.TRACEBACK
+            assert await world.logs.keep(world.show("t0", "Failed", **made), world.trials)
+            kept = world.kept["t0"]
+            assert kept.startswith((mark + self.PROGRESS[:1000]).lstrip("\n"))
+            assert kept.endswith(self.PROGRESS[-1000:] + self.TRACEBACK)
+            assert kept.count("trialpod: part of the output is left out here") == 1
+            assert len(kept.encode()) < MAX_LOG_BYTES + 20_000
+
+        asyncio.run(test())
+
+    def test_what_fits_is_kept_once(self) -> None:
+        async def test() -> None:
+            world = Cluster()
+            world.printed = self.PROGRESS.encode()[: MAX_LOG_BYTES - 10].decode(errors="ignore")
+            assert await world.logs.keep(world.show("t0", "Failed"), world.trials)
+            assert world.kept == {"t0": world.printed}
+
+        asyncio.run(test())
+
+    def test_an_end_that_meets_the_beginning_is_joined_to_it(self) -> None:
+        lines = [f"line {number}\n" for number in range(LAST_LINES)]
+        assert joined("".join(lines[:30]), "".join(lines[10:40])) == "".join(lines[:40])
+        assert joined("".join(lines[:30])[:-3], "".join(lines[10:40])) == "".join(lines[:40])
+        assert joined("same\n" * 9, "same\n" * 3) == "same\n" * 9
