@@ -2,10 +2,12 @@
 
     .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 100] [--small 50] [--minutes 30] [--replicas 1]
     .venv/bin/python benchmarks/scale --running 5000 --finished 1000 --seconds 625 --spread 1 --interval 5 --calm 0
+    .venv/bin/python benchmarks/scale --running 150 --finished 1500 --seconds 30 --calm 0 --large 8 --replicas 2
 
 One large experiment keeps 1,000 trials running until 10,000 have finished (times `--scale`). On the way 50 small ones
 are applied beside it, one after the other; at its full size the operator is killed and started again. With
 `--replicas 2` two operators share the work, the one of the large experiment is killed, and the other takes over.
+With `--large 4` the large experiment is four with a quarter of its trials each, so that the operators can share it.
 The control plane is real, and so are the operator, the bucket and the protocol; nodes and pods are kwok's, and
 `attempts` speaks for the pods. Needs what the test cluster needs (docs/cluster-tests.md): Linux, root, Go.
 
@@ -108,6 +110,9 @@ class Bench:
         large = Work(RESULTS, arguments.seconds, arguments.spread, arguments.interval)
         self.work = {LARGE: large, SMALL: SMALL_WORK}
         self.attempts = Attempts(self.work, arguments.replicas)
+        self.large_names = [f"{LARGE}-{number:02d}" for number in range(arguments.large)]
+        for name in self.large_names:
+            self.attempts.experiments[name] = self.attempts.experiments[LARGE]  # they are seen as one
         self.applied = 0  # small experiments
         self.requests = Requests()
         self.counted: Counter[str] = Counter()
@@ -149,7 +154,9 @@ class Bench:
         began = time.monotonic()
         longest = self.arguments.seconds * (1.0 + self.arguments.spread)
         results = round(longest / self.arguments.interval) if self.arguments.interval else RESULTS
-        await self.apply(manifest(LARGE, self.total, self.running, results))
+        for name in self.large_names:
+            parts = len(self.large_names)
+            await self.apply(manifest(name, -(-self.total // parts), -(-self.running // parts), results))
         await self.until(lambda: self.large.assigned >= self.running, f"{self.running} trials run")
         full = sample(self.pids)
         self.tell(
@@ -274,7 +281,7 @@ class Bench:
     async def restart(self) -> None:
         """Kill the operator at its full size, and see how soon it, or another one, is back."""
         before, attempts, several = self.large.pods, self.attempts, self.arguments.replicas > 1
-        victim = await self.server_of(LARGE)
+        victim = await self.server_of(self.large_names[0])
         attempts.calls.interrupted.clear()
         killed = time.monotonic()
         plane.kill_operator(victim)
@@ -318,12 +325,14 @@ class Bench:
     async def finish(self) -> None:
         """Stop the large experiment, and see what is left."""
         where = experiments(plane.NAMESPACE)
-        await self.kube.patch(where, LARGE, {"metadata": {"annotations": {"trialpod.dev/stop": "true"}}})
+        for name in self.large_names:
+            await self.kube.patch(where, name, {"metadata": {"annotations": {"trialpod.dev/stop": "true"}}})
         deadline = max(self.ends, time.monotonic() + 60.0)
-        while not ((await self.kube.get(where, LARGE) or {}).get("status") or {}).get("completionTime"):
-            if time.monotonic() > deadline:
-                raise SystemExit("the large experiment does not say that it is over")
-            await asyncio.sleep(0.5)
+        for name in self.large_names:
+            while not ((await self.kube.get(where, name) or {}).get("status") or {}).get("completionTime"):
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"{name} does not say that it is over")
+                await asyncio.sleep(0.5)
         while left := await self.kube.list(pods(plane.NAMESPACE)):
             if time.monotonic() > deadline:
                 break
@@ -331,7 +340,7 @@ class Bench:
         self.count()
         kinds = {key: count for key, count in self.counted_in_all.most_common() if countable(key)}
         last = sample(self.pids)
-        ended = sum(each.finished for each in self.attempts.experiments.values())
+        ended = sum({id(each): each.finished for each in self.attempts.experiments.values()}.values())
         self.tell(
             "at the end",
             trials=ended,
@@ -478,6 +487,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=0.0, help="seconds between two results; 0 = four results")
     parser.add_argument("--calm", type=float, default=250.0, help="how long the last ones of them take; 0 = the same")
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
+    parser.add_argument("--large", type=int, default=1, help="into how many experiments the large one is divided")
     parser.add_argument("--replicas", type=int, default=1, help="how many operators share the work")
     parser.add_argument("--minutes", type=float, default=30.0, help="maximum time; what still runs then is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")
