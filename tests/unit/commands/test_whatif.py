@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,12 +39,13 @@ def record(
     folder: Path,
     *,
     stopped: frozenset[int] = frozenset(),
-    length: int = LENGTH,
+    lengths: Sequence[int] = (LENGTH,) * len(CURVES),
+    scores: Sequence[Callable[[int], float]] = tuple(CURVES.values()),
     objectives: list[Objective] | None = None,
 ) -> list[str]:
     """Write an experiment that ran each trial for nine steps of 10 s, one after the other; return the trials' ids."""
     search = BasicVariantGenerator(seed=1)
-    search.configure({"x": grid_search(list(range(len(CURVES))))}, 1)
+    search.configure({"x": grid_search(list(range(len(scores))))}, 1)
     plan = ExperimentPlan(
         settings=Settings(
             name="e", trainable_name="train", metric="score", objectives=objectives or [], max_concurrent=1
@@ -53,14 +55,14 @@ def record(
         stopper=None,
         trainable=TrainableRef(entrypoint="m:train"),
     )
-    write_stored(folder, {"name": "e", "total": len(CURVES)})
+    write_stored(folder, {"name": "e", "total": len(scores)})
     host = JournaledEngine(plan, folder, lambda: 1000.0, lambda action: None)
     host.apply(events.SettingsObserved(settings=plan.settings))
-    for number, score in enumerate(CURVES.values()):
+    for number, score in enumerate(scores):
         trial = list(host.engine.state.trials.values())[number]
         rows: list[dict[str, Any]] = [
             {"score": score(step), "training_iteration": step, "time_total_s": 10.0 * step}
-            for step in range(1, length + 1)
+            for step in range(1, lengths[number] + 1)
         ]
         raws = [msgspec.Raw(msgspec.msgpack.encode(row)) for row in rows]
         host.apply(events.ResultsReceived(trial_id=trial.trial_id, attempt=1, first=1, results=raws))
@@ -164,6 +166,21 @@ class TestWinners:
         record(tmp_path, stopped=frozenset({2}))
         found = whatif(capsys, str(tmp_path), "--scheduler", "fifo")
         assert (found["beyond"], found["saved_s"]) == (1, 0.0)
+
+    @pytest.mark.parametrize("scheduler", ["hyperband", "auto"])
+    def test_trial_paused_at_its_last_result_ends_when_resumed(
+        self, scheduler: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        cut = frozenset(range(2, 18, 3))  # stopped at a rung, with the best scores
+        record(
+            tmp_path,
+            stopped=cut,
+            lengths=[3 if number in cut else 27 for number in range(18)],
+            scores=[CURVES["better"] if number in cut else CURVES["steady"] for number in range(18)],
+        )
+        found = whatif(capsys, str(tmp_path), "--scheduler", scheduler)
+        assert found["beyond"] >= 1
+        assert found["spent_s"] < found["recorded_s"]
 
 
 class TestRefusals:

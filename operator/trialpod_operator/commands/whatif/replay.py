@@ -257,13 +257,22 @@ class _Replay:
         heapq.heappush(self._events, (self._now + seconds, self._count, trial_id))
 
     def _apply(self, event: Any) -> None:
+        beyond: list[StartAttempt] = []
         actions: list[Action] = self.engine.apply(event, 1.0 + self._now)
         for action in actions:
             if isinstance(action, StartAttempt):
-                self._apply(AttemptStarted(trial_id=action.trial.trial_id, attempt=action.attempt))
-                self._schedule(action.trial.trial_id)
+                trial_id = action.trial.trial_id
+                self._apply(AttemptStarted(trial_id=trial_id, attempt=action.attempt))
+                if self.outcome.decided[trial_id].results < len(self._trials[trial_id].results):
+                    self._schedule(trial_id)
+                else:
+                    beyond.append(action)  # it was paused after its last result, and resumes
             elif isinstance(action, ExperimentFinished) and action.state == "Failed":
                 raise InvalidInputError(f"under this scheduler the experiment would have failed: {action.message}")
+        for action in beyond:
+            trial_id = action.trial.trial_id
+            self.outcome.decided[trial_id].beyond = True
+            self._apply(AttemptEnded(trial_id=trial_id, attempt=action.attempt, end=AttemptEnd(cause="completed")))
 
 
 def decide_again(
