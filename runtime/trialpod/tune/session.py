@@ -223,12 +223,12 @@ class Session:
             timesteps_total = (timesteps_total or 0) + steps
             timesteps_since_restore += steps
         if timesteps_total is not None:
-            result["timesteps_total"] = timesteps_total
+            result.setdefault("timesteps_total", timesteps_total)
             result["timesteps_since_restore"] = timesteps_since_restore
         if episodes is not None:
             episodes_total = (episodes_total or 0) + amount_of(result, "episodes_this_iter")
         if episodes_total is not None:
-            result["episodes_total"] = episodes_total
+            result.setdefault("episodes_total", episodes_total)
         done = self.channel.judge(result) or bool(result["done"])
         result["done"] = done
         info = None

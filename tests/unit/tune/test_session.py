@@ -160,6 +160,14 @@ def test_counters_continue_from_a_restored_checkpoint(channel: Recorder, clock: 
     assert (got["timesteps_total"], got["timesteps_since_restore"]) == (800, 100)
 
 
+@pytest.mark.parametrize("name", ["timesteps_total", "episodes_total"])
+def test_reported_totals_count_after_a_restore(channel: Recorder, name: str) -> None:
+    session = Session(TrialInfo(experiment="", trial_name="", trial_id=""), channel, restored={name: 700})
+    for total in (900, 1000):
+        session.report({name: total})
+    assert [result[name] for result in channel.sent] == [900, 1000]
+
+
 def test_totals_appear_only_if_reported(session: Session, channel: Recorder) -> None:
     report({"x": 1})
     report({"timesteps_this_iter": 5, "episodes_this_iter": 2})
