@@ -1,7 +1,7 @@
 """Checks the checkpoints of a trial: those that the journal knows are there and whole, others are explained.
 
-Works on a listing of the trial's place, taken between two readings of the journal: a checkpoint that both know
-existed all the time between. Manifests are read, and files only to verify checksums.
+A checkpoint that one reading of the journal before the listing and another one after all checks know existed all the
+time between: it is forgotten before it may be deleted. Manifests are read, and files only to verify checksums.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ def check_checkpoints(
     present: Present,
     verify: Callable[[CheckpointInfo], None] | None,
     findings: Findings,
-) -> int:
-    """Check the checkpoints of one trial; return how many that the journal knows are whole.
+) -> dict[str, str]:
+    """Check the checkpoints of one trial; return what is wrong with those that the journal knows, by their names.
 
     Args:
         trial: what must be there.
         present: what is there.
         verify: reads a checkpoint and raises CheckpointError when it is damaged; None to go by sizes.
-        findings: takes what is found.
+        findings: takes what is found about others.
     """
     read = {name: _manifest(name, data) for name, data in present.manifests.items()}
-    whole = 0
+    problems: dict[str, str] = {}
     for name, info in trial.known.items():
         problem = _problem(info, read.get(name), present)
         if problem is None and verify is not None:
@@ -86,13 +86,19 @@ def check_checkpoints(
             except CheckpointError as error:
                 problem = str(error)
         if problem is not None:
-            findings.error("checkpoint", f"{name} (iteration {info.iteration}) {problem}", trial.trial_id, _ELSE)
-        whole += problem is None
+            problems[name] = problem
     needed = {key for found in read.values() if isinstance(found, Manifest) for key in found.object_keys()}
     for name in sorted(present.folders):
         if name not in trial.known:
             _explain(name, read.get(name), trial, present, needed, findings)
-    return whole
+    return problems
+
+
+def report_damaged(trial: TrialCheckpoints, problems: Mapping[str, str], findings: Findings) -> None:
+    """Report the problems of checkpoints that the journal still knows."""
+    for name, problem in problems.items():
+        iteration = trial.known[name].iteration
+        findings.error("checkpoint", f"{name} (iteration {iteration}) {problem}", trial.trial_id, _ELSE)
 
 
 def _problem(info: CheckpointInfo, found: Manifest | Tombstone | str | None, present: Present) -> str | None:

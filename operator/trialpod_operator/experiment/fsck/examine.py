@@ -1,8 +1,9 @@
 """Reads a whole experiment, from a folder or a bucket, and checks that nothing of it is lost or damaged.
 
 Nothing is changed, and the experiment may be running: the journal is read before the listing and, unless the
-experiment is finished, again after everything else. What both readings know must be in the listing; files are
-compared with the later one.
+experiment is finished, again after it. What both readings know must be in the listing; files are compared with the
+later one. Before a checkpoint is called lost or damaged, the journal is read again: it may have been deleted
+while checkpoints were checked.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import SuggestionReady
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.background_search import is_slow
-from trialpod_operator.experiment.fsck.checkpoints import Present, TrialCheckpoints, check_checkpoints
+from trialpod_operator.experiment.fsck.checkpoints import Present, TrialCheckpoints, check_checkpoints, report_damaged
 from trialpod_operator.experiment.fsck.findings import Finding, Findings
 from trialpod_operator.experiment.fsck.history import Checked, History, check_records, first_other_choice
 from trialpod_operator.experiment.fsck.trial_files import TrialResults, check_progress, check_results
@@ -329,6 +330,7 @@ class _Examiner:
             below.setdefault(dirname, {})[rest] = size
         texts = _manifests(storage, sizes)
         earlier = before.engine.state.trials
+        damaged: list[tuple[TrialCheckpoints, dict[str, str]]] = []
         for trial in checked.engine.state.trials.values():
             dirname = files[trial.trial_id]
             then = earlier.get(trial.trial_id)
@@ -345,11 +347,25 @@ class _Examiner:
             store = open_checkpoints(storage.sub(dirname)) if self.verify and about.known else None
             try:
                 verify = store.verify if store is not None else None
-                self.found.checkpoints += check_checkpoints(about, location, verify, self.findings)
+                problems = check_checkpoints(about, location, verify, self.findings)
             finally:
                 if store is not None:
                     store.close()
+            self.found.checkpoints += len(about.known) - len(problems)
+            if problems:
+                damaged.append((about, problems))
             self._check_start(trial, checked, files, below)
+        if damaged:
+            trials = checked.engine.state.trials if before.engine.finished else self._trials_now()
+            for about, problems in damaged:
+                now = trials.get(about.trial_id)
+                names = set(about.known) if now is None else {info.name for info in now.checkpoints}
+                report_damaged(about, {name: each for name, each in problems.items() if name in names}, self.findings)
+
+    def _trials_now(self) -> Mapping[str, Trial]:
+        """Return the trials of the journal as it is now."""
+        reading = self._read()
+        return check_records(reading.history, recording_engine(reading.stored.get("total"))).engine.state.trials
 
     def _check_start(
         self, trial: Trial, checked: Checked, files: dict[str, str], below: dict[str, dict[str, int]]

@@ -23,6 +23,7 @@ from trialpod_operator.engine import events
 from trialpod_operator.engine.choices import MAX_DECISIONS, Decision, append_decision
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.snapshot import Snapshot
+from trialpod_operator.experiment.fsck import examine as examine_module
 from trialpod_operator.experiment.fsck.examine import examine, recording_engine
 from trialpod_operator.experiment.fsck.findings import Finding
 from trialpod_operator.experiment.fsck.history import History, check_records
@@ -243,6 +244,33 @@ def test_changed_bytes_are_found_when_checkpoints_are_verified(stand: Stand) -> 
     assert examine(storage).whole
     (error,) = [each for each in examine(storage, verify=True).findings if each.severity == "error"]
     assert "the checksum of state does not match" in error.what
+
+
+@pytest.mark.parametrize("step", ["_manifests", "open_checkpoints"])
+def test_checkpoint_deleted_during_the_check_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    stand = Stand(tmp_path)
+    stand.report(stand.good, 1, 1, 1, 5.0)
+    folder = stand.checkpoint(stand.good, 0, 1)
+    stand.report(stand.good, 1, 2, 2, 6.0)
+    kept = stand.checkpoint(stand.good, 1, 2)
+    stand.host.flush()
+    original = getattr(examine_module, step)
+
+    def delete_first(*arguments: Any) -> Any:
+        if folder.exists():
+            stand.apply(events.CheckpointsChanged(trial_id=stand.good, attempt=1, unneeded=[folder.name]))
+            stand.host.flush()
+            _remove(folder)
+        return original(*arguments)
+
+    monkeypatch.setattr(examine_module, step, delete_first)
+    found = examine(open_storage(str(tmp_path)), verify=True)
+    assert [each.what for each in found.findings if each.severity == "error"] == []
+    assert found.checkpoints == 1
+    _remove(kept)
+    assert [what for _, _, what in stand.found()] == ["checkpoint_000001 (iteration 2) is missing"]
 
 
 def test_garbage_is_listed_and_harmless(stand: Stand) -> None:
