@@ -301,8 +301,12 @@ class Session:
                 f"it got {type(checkpoint).__name__}"
             )
         encode(result)  # refuses bad metrics before anything is copied
-        with checkpoint.as_directory() as path:
-            info = self.channel.snapshot(path, result)
+        if self.info.rank:
+            # Nothing of it is kept; and where only rank 0 writes the folder, there is none here.
+            info = self.channel.snapshot("", result)
+        else:
+            with checkpoint.as_directory() as path:
+                info = self.channel.snapshot(path, result)
         self.checkpoint = self.channel.reported(info)
         return info
 

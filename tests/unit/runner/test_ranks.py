@@ -75,6 +75,14 @@ def test_a_function_runs_to_its_stop_rule_and_stores_nothing(tmp_path: Path) -> 
     assert not (tmp_path / "trial").exists()
 
 
+def test_a_folder_that_only_rank_0_writes_is_not_missed(tmp_path: Path) -> None:
+    def train(_config: dict[str, Any]) -> None:
+        while True:
+            tune.report({"loss": 1.0}, checkpoint=tune.Checkpoint.from_directory(tmp_path / "written by rank 0"))
+
+    assert run_function(train, attempt(assignment(tmp_path / "trial")), {}) == "completed"
+
+
 def test_a_checkpoint_reported_while_the_trial_runs_is_rank_0s(tmp_path: Path) -> None:
     def train(_config: dict[str, Any]) -> None:
         tune.report({"loss": 1.0}, checkpoint=tune.Checkpoint.from_directory(tmp_path))
