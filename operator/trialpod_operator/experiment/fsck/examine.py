@@ -141,18 +141,21 @@ class _Examiner:
         return self.found
 
     def _run(self) -> None:
-        earlier = self._read()
-        plan = self._plan(earlier)
-        checked = check_records(earlier.history, self._engine(plan, earlier))
-        sizes = self.storage.sizes()
-        reading = earlier
-        files = self._trial_files(reading, checked)
-        present = {name: self._trial_data(name, sizes) for name in files.values()}
-        before = checked
-        if not checked.engine.finished:
+        reading = self._read()
+        plan = self._plan(reading)
+        checked = check_records(reading.history, self._engine(plan, reading))
+        for _ in range(_TRIES):
+            earlier, before = reading, checked
+            files = self._trial_files(reading, checked)
+            sizes = self.storage.sizes()
+            present = {name: self._trial_data(name, sizes) for name in files.values()}
+            if checked.engine.finished:
+                break
             reading = self._read()
             checked = check_records(reading.history, self._engine(self._plan(reading), reading))
             files = self._trial_files(reading, checked)
+            if not checked.engine.finished and reading.history.first == earlier.history.first:
+                break  # else files that were read before the end, or before a snapshot, cannot be compared with it
         self.findings.all += checked.findings.all
         if not checked.restored:
             return

@@ -24,7 +24,7 @@ from trialpod_operator.engine.choices import MAX_DECISIONS, Decision, append_dec
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.snapshot import Snapshot
 from trialpod_operator.experiment.fsck import examine as examine_module
-from trialpod_operator.experiment.fsck.examine import examine, recording_engine
+from trialpod_operator.experiment.fsck.examine import _Examiner, examine, recording_engine
 from trialpod_operator.experiment.fsck.findings import Finding
 from trialpod_operator.experiment.fsck.history import History, check_records
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
@@ -271,6 +271,30 @@ def test_checkpoint_deleted_during_the_check_is_no_finding(
     assert found.checkpoints == 1
     _remove(kept)
     assert [what for _, _, what in stand.found()] == ["checkpoint_000001 (iteration 2) is missing"]
+
+
+@pytest.mark.parametrize("change", ["end", "snapshot"])
+def test_files_read_before_the_journal_changed_are_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    stand = Stand(tmp_path)
+    original = _Examiner._trial_data
+    changed: list[str] = []
+
+    def change_after(self: _Examiner, dirname: str, sizes: Any) -> dict[str, bytes]:
+        data = original(self, dirname, sizes)
+        if not changed:
+            changed.append(change)
+            if change == "end":
+                stand.live()
+            else:
+                stand.report(stand.good, 1, 1, 1, 5.0)
+                stand.host.write_snapshot()
+        return data
+
+    monkeypatch.setattr(_Examiner, "_trial_data", change_after)
+    assert stand.found() == []
+    assert changed
 
 
 def test_garbage_is_listed_and_harmless(stand: Stand) -> None:
