@@ -17,8 +17,9 @@ import msgspec
 
 from trialpod import variables
 from trialpod.compat.activation import activate
-from trialpod.errors import InvalidInputError, TrainableError
+from trialpod.errors import TrainableError, TrialpodError
 from trialpod.protocol.messages import TrainableRef
+from trialpod.runner.failure import one_line
 from trialpod.runner.load import load_entrypoint
 from trialpod.tune.plugins.state import allow_pickles
 from trialpod.tune.schedulers import TrialScheduler
@@ -85,7 +86,7 @@ def with_own_code(plan: ExperimentPlan, experiment: TuneExperiment, seed: int, f
         searcher = _make(
             own, "spec.decider.searchAlgorithm", (SearchAlgorithm, Searcher), "trialpod.tune.search.Searcher", folders
         )
-        changes["search"] = make_search(experiment.spec, searcher, seed)
+        changes["search"] = _prepared(own, experiment, searcher, seed)
     if (own := decider.scheduler) is not None:
         wanted = "trialpod.tune.schedulers.TrialScheduler"
         changes["scheduler"] = _make(own, "spec.decider.scheduler", (TrialScheduler,), wanted, folders)
@@ -106,10 +107,32 @@ def _load(own: OwnComponent, where: str, folders: list[str]) -> Any:
 def _call(found: Any, parameters: Mapping[str, Any], where: str, entrypoint: str) -> Any:
     try:
         return found(**parameters)
-    except (TypeError, InvalidInputError) as error:
+    except Exception as error:
         given = ", ".join(parameters) or "no parameters"
         raise TrainableError(
-            f"{where}: {entrypoint} cannot be made with {given}: {error}; correct its parameters"
+            f"{where}: {entrypoint} cannot be made with {given}: {_said(error)}; correct its parameters or its code"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """Return what an error of the user's code says, with its type and its place in their code."""
+    if isinstance(error, TrialpodError):
+        return str(error)
+    begun = error.__traceback__
+    while begun is not None and begun.tb_frame.f_globals.get("__name__", "").startswith("trialpod_operator."):
+        begun = begun.tb_next
+    return one_line(error.with_traceback(begun))
+
+
+def _prepared(own: OwnComponent, experiment: TuneExperiment, searcher: object, seed: int) -> SearchAlgorithm:
+    try:
+        return make_search(experiment.spec, searcher, seed)
+    except TrialpodError:
+        raise
+    except Exception as error:
+        raise TrainableError(
+            f"spec.decider.searchAlgorithm: {own.entrypoint} cannot take the search space, the metric or the mode: "
+            f"{_said(error)}; correct its code"
         ) from error
 
 

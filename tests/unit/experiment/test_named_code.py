@@ -43,6 +43,16 @@ def ends(trial_id, result):
 
 class Other:
     pass
+
+
+class Strict(tune.schedulers.FIFOScheduler):
+    def __init__(self, max_t=1):
+        raise ValueError("max_t must be at least 5")
+
+
+class Forgetful(Searcher):
+    def set_search_properties(self, metric, mode, config, **spec):
+        return config["lr"]
 """
 
 
@@ -112,6 +122,31 @@ class TestInADecider:
         with pytest.raises(TrainableError, match=r"^spec\.decider\.scheduler") as caught:
             plan({"scheduler": own})
         assert words in str(caught.value)
+
+    def test_errors_of_a_constructor_name_field_and_place(self) -> None:
+        own = {"scheduler": {"entrypoint": "own_algorithms:Strict", "parameters": {"max_t": 3}}}
+        with pytest.raises(TrainableError) as caught:
+            plan(own)
+        assert str(caught.value) == (
+            "spec.decider.scheduler: own_algorithms:Strict cannot be made with max_t: ValueError: max_t must be at "
+            "least 5 (own_algorithms.py:30, in __init__); correct its parameters or its code"
+        )
+
+    def test_errors_of_a_search_that_is_prepared_name_it(self) -> None:
+        with pytest.raises(TrainableError) as caught:
+            plan({"searchAlgorithm": {"entrypoint": "own_algorithms:Forgetful"}})
+        assert str(caught.value) == (
+            "spec.decider.searchAlgorithm: own_algorithms:Forgetful cannot take the search space, the metric or the "
+            "mode: KeyError: 'lr' (own_algorithms.py:35, in set_search_properties); correct its code"
+        )
+
+    def test_a_wrong_parameter_is_no_place_in_trialpod(self) -> None:
+        with pytest.raises(TrainableError) as caught:
+            plan({"stoppers": [{"entrypoint": "own_algorithms:Other", "parameters": {"limit": 4}}]})
+        assert str(caught.value) == (
+            "spec.decider.stoppers[0]: own_algorithms:Other cannot be made with limit: TypeError: Other() takes no "
+            "arguments; correct its parameters or its code"
+        )
 
     def test_another_class_is_another_decider(self) -> None:
         found = [experiment({"scheduler": {"entrypoint": f"own_algorithms:{name}"}}) for name in ("Mine", "Climber")]
