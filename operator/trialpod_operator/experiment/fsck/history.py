@@ -355,21 +355,21 @@ class _Account:
         if isinstance(event, events.AttemptEnded):
             facts = self.facts.get(event.trial_id)
             if facts is not None and facts.open and facts.attempt == event.attempt:
-                self._close(facts, event.end.cause, before)
+                self._close(facts, event.end.cause, before, after_completion=event.end.after_completion)
         elif isinstance(event, events.Recovered):
             live = set(event.live)
             for facts in self.facts.values():
                 if facts.open and (facts.trial_id, facts.attempt) not in live:
                     self._close(facts, "lost", before)
 
-    def _close(self, facts: Facts, cause: str, before: dict[str, Any]) -> None:
+    def _close(self, facts: Facts, cause: str, before: dict[str, Any], *, after_completion: bool = False) -> None:
         unknown = (None, False, PENDING, False, False, False)
         decision, reported, _, failing, overdue, confirmed = before.get(facts.trial_id, unknown)
         facts.open = False
         if (failing and (cause in _OWN_WORD or overdue)) or (confirmed and cause in ("preempted", "lost")):
             cause = "failed"
         facts.last_cause, facts.completion_reported = cause, reported
-        if failing and cause == "failed":
+        if cause == "failed" and (failing or after_completion):
             facts.failures += 1
         elif not reported and decision != "stop":
             facts.failures += cause == "failed"

@@ -365,6 +365,16 @@ def test_a_pause_before_a_stop_and_a_snapshot_is_obeyed(tmp_path: Path) -> None:
     assert check_records(history, recording_engine()).findings.errors == []
 
 
+def test_failed_export_of_a_model_is_no_finding(tmp_path: Path) -> None:
+    stand = Stand(tmp_path)
+    raw = msgspec.Raw(msgspec.msgpack.encode({"training_iteration": 1, "score": 5.0, "done": True}))
+    stand.apply(events.ResultsReceived(trial_id=stand.good, attempt=1, first=1, results=[raw]))
+    assert stand.host.engine.state.trials[stand.good].completion_reported
+    stand.end(stand.good, 1, cause="failed", error="RuntimeError: no model", after_completion=True)
+    assert stand.findings() == []
+    assert damaged_snapshot(stand, lambda _: None) == []
+
+
 def test_a_snapshot_is_said_to_limit_the_check(stand: Stand) -> None:
     stand.host.write_snapshot()
     found = examine(open_storage(str(stand.directory)))
