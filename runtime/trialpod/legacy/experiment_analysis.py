@@ -6,6 +6,7 @@ warning because nothing fits, so does this.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,16 @@ class ByTrial(dict[str, Any]):
         return self._ids.get(key.rstrip("/")) if isinstance(key, str) else None
 
 
+def _directory_of(path: str | os.PathLike[str]) -> str:
+    """Return the directory or URI of an experiment, which may be given by a file in it."""
+    text = os.fspath(path)
+    if "://" not in text:
+        text = os.path.expanduser(text)
+        return os.path.dirname(text) if os.path.isfile(text) else text
+    parent, _, name = text.rpartition("/")
+    return parent if fnmatch.fnmatch(name, "experiment_state*.json") else text
+
+
 class ExperimentAnalysis:
     """Answers questions about the trials of an experiment.
 
@@ -109,8 +120,7 @@ class ExperimentAnalysis:
             from trialpod.tune.location.locations import experiment_location
             from trialpod.tune.tuner import open_backend
 
-            location = os.path.dirname(given) if os.path.isfile(given) else given
-            experiment = open_backend(backend).load(str(experiment_location(location)))
+            experiment = open_backend(backend).load(str(experiment_location(_directory_of(given))))
         else:
             experiment = given
         if default_mode is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from memory_backend import MemoryBackend
 from trialpod.errors import InvalidInputError, NotSupportedError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import ExperimentAnalysis
@@ -207,6 +208,25 @@ def test_a_trial_knows_its_statistics(analysis: ExperimentAnalysis) -> None:
     assert first.evaluated_params == {"x": 0, "deep/y": 1}
     assert (first.is_finished(), first.has_checkpoint(), first.get_error()) == (True, True, None)
     assert first == ExperimentAnalysis(analysis._outcome).trials[0]
+
+
+class TestPath:
+    def test_home_is_expanded_before_the_file_is_looked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: MemoryBackend
+    ) -> None:
+        directory = tmp_path / "ray_results" / "exp"
+        directory.mkdir(parents=True)
+        (directory / "experiment_state-2026-01-01_00-00-00.json").write_text("{}")
+        backend.outcomes[str(directory)] = outcome(directory, [[1.0]])
+        monkeypatch.setenv("HOME", str(tmp_path))
+        for name in ("", "/experiment_state-2026-01-01_00-00-00.json"):
+            analysis = ExperimentAnalysis(f"~/ray_results/exp{name}", backend=backend)
+            assert [trial.trial_id for trial in analysis.trials] == ["0"]
+
+    def test_a_state_file_in_a_bucket_is_its_experiment(self, tmp_path: Path, backend: MemoryBackend) -> None:
+        backend.outcomes["s3://bucket/exp"] = outcome(tmp_path, [[1.0]])
+        path = "s3://bucket/exp/experiment_state-2026-01-01_00-00-00.json"
+        assert len(ExperimentAnalysis(path, backend=backend).trials) == 1
 
 
 class TestSubclass:
