@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import number
 from trialpod.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
 from trialpod.tune.logger.logger_callback import LoggerCallback
 from trialpod.tune.results import flattened
@@ -151,7 +152,8 @@ class TBXLogger(Logger):
 
     def on_result(self, result: dict[str, Any]) -> None:
         """Write the numbers."""
-        self._stream.write(self._encoder.encode(flattened(result)))
+        plain = {name: number(value) for name, value in flattened(result).items()}
+        self._stream.write(self._encoder.encode(plain))
         self._stream.flush()
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trialpod.protocol.values import number, real_number
 from trialpod.tune.results import lookup
 from trialpod.tune.trial import Trial
 
@@ -141,18 +142,17 @@ _AUTOMATIC = frozenset(
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return real_number(value) is not None
 
 
 def _value(trial: Trial, metric: str) -> float | None:
-    value = lookup(trial.last_result, metric)
-    if not isinstance(value, (int, float)) or math.isnan(value):
-        return None
-    return float(value)
+    value = number(lookup(trial.last_result, metric))
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def _cell(value: Any, longest: int) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    found = number(value)
+    text = f"{found:.6g}" if isinstance(found, float) else str(value)
     text = "".join(char if char.isprintable() else " " for char in text)
     return text if len(text) <= longest else text[: max(longest - 3, 1)] + "..."
 

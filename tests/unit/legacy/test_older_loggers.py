@@ -64,6 +64,23 @@ def test_scalars_go_to_tensorboard(tmp_path: Path) -> None:
     assert b"ray/tune/loss" in file.read_bytes() or b"loss" in file.read_bytes()
 
 
+class TestTensorBoard:
+    def test_numpy_scalars_are_written_as_plain_numbers(self, tmp_path: Path) -> None:
+        pytest.importorskip("google_crc32c")
+        plain = {"training_iteration": 1, "timestamp": 5, "loss": 0.5, "n": 3}
+        typed = {**plain, "training_iteration": np.int64(1), "loss": np.float32(0.5), "n": np.array(3)}
+        written = []
+        for place, result in enumerate((plain, typed)):
+            logger = TBXLogger({}, str(tmp_path))
+            start = logger._stream.tell()
+            logger.on_result(result)
+            logger.close()
+            (file,) = tmp_path.glob("events.out.tfevents.*")
+            written.append(file.read_bytes()[start:])
+            file.rename(tmp_path / f"{place}.events")
+        assert written[0] == written[1] != b""
+
+
 def test_a_trainable_made_by_hand_writes_with_one(tmp_path: Path) -> None:
     made = Counts({}, logger_creator=lambda config: JsonLogger(config, str(tmp_path)))
     made.train()

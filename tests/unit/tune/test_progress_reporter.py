@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trialpod.errors import InvalidInputError
@@ -81,6 +82,27 @@ def test_running_trials_come_first_or_the_best_ones() -> None:
     assert [t.trial_id[-1] for t in chosen(trials, None, metric="score", mode="min", by_metric=True)] == list("1234")
     assert best_of(trials, "score", "max") == (trials[2], 3.0)
     assert counts_line([], None) == "Number of trials: 0"
+
+
+class TestNumpy:
+    def test_scalars_are_ranked_and_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
+        trials = [
+            trial(1, result={"score": np.float32(0.1)}),
+            trial(2, result={"score": np.int64(3), "b": np.float32(2)}),
+        ]
+        best = best_of(trials, "score", "max")
+        assert best == (trials[1], 3.0)
+        assert [t.trial_id[-1] for t in chosen(trials, None, metric="score", mode="max", by_metric=True)] == [
+            "2",
+            "1",
+        ]
+        reporter = CLIReporter()
+        reporter.setup(start_time=0.0, total_samples=2, metric="score", mode="min")
+        out = text(reporter, trials, capsys)
+        assert "Current best trial: train_abcde_00001 with score=0.1" in out
+        header = next(line for line in out.splitlines() if line.startswith("Trial name")).split()
+        assert header[-2:] == ["score", "b"]
+        assert "0.100000" not in out
 
 
 def test_reports_keep_their_distance_but_the_last_one_comes() -> None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import real_number
 
 DESCRIPTIVE = frozenset({"trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config", "date"})
 """Parts of a result that describe the trial."""
@@ -63,10 +64,9 @@ def numbers(result: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str,
     """Return the numbers of a result; `without` names metrics, or groups of them, to leave out."""
     left_out = tuple(without)
     return {
-        name: value
+        name: number
         for name, value in result.items()
-        if isinstance(value, (int, float))
-        and not isinstance(value, bool)
+        if (number := real_number(value)) is not None
         and name not in DESCRIPTIVE
         and not any(name == other or name.startswith(f"{other}/") for other in left_out)
     }
@@ -74,8 +74,8 @@ def numbers(result: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str,
 
 def step_of(result: Mapping[str, Any]) -> int:
     """Return how far the trial is: ``timesteps_total`` if it counts them, else ``training_iteration``."""
-    for step in (result.get("timesteps_total"), result.get("training_iteration")):
-        if step and isinstance(step, (int, float)) and math.isfinite(step):
+    for step in map(real_number, (result.get("timesteps_total"), result.get("training_iteration"))):
+        if step and math.isfinite(step):
             return int(step)
     return 0
 

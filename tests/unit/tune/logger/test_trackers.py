@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 import sys
 import types
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trialpod.errors import InvalidInputError
@@ -21,7 +23,7 @@ from trialpod.tune.logger import (
     setup_mlflow,
     setup_wandb,
 )
-from trialpod.tune.logger.library import step_of
+from trialpod.tune.logger.library import numbers, step_of
 from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.session import Session, TrialInfo, TuneContext
 from trialpod.tune.trial import Trial
@@ -231,6 +233,24 @@ def test_keys_are_not_stored_with_the_experiment(
 def test_a_step_is_a_finite_number(steps: Any) -> None:
     assert step_of({"timesteps_total": steps, "training_iteration": 3}) == 3
     assert step_of({"timesteps_total": steps}) == 0
+
+
+class TestNumbers:
+    def test_numpy_scalars_are_numbers(self) -> None:
+        result = {
+            "a": np.float32(0.5),
+            "b": np.int64(3),
+            "c": np.bool_(True),
+            "d": np.array(4.0),
+            "e": Fraction(1, 2),
+        }
+        found = numbers(result)
+        assert found == {"a": 0.5, "b": 3, "d": 4.0, "e": 0.5}
+        assert {type(value) for value in found.values()} == {int, float}
+
+    def test_numpy_scalars_are_steps(self) -> None:
+        assert step_of({"timesteps_total": np.int64(7), "training_iteration": 3}) == 7
+        assert step_of({"timesteps_total": np.float64("nan"), "training_iteration": np.int32(3)}) == 3
 
 
 def test_a_key_file_that_is_missing_or_given_twice_is_refused(calls: list[Any], tmp_path: Path) -> None:
