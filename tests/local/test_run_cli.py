@@ -378,6 +378,32 @@ def test_a_script_with_a_tuner_runs_and_continues_when_run_again(shell: Shell) -
     assert [trial["attempts"] for trial in results["trials"]] == [1, 1]
 
 
+@pytest.mark.parametrize("launcher", [[], ["-m", "trialpod.compat.ray", "--replace"]])
+def test_a_script_has_the_paths_of_python(shell: Shell, launcher: list[str]) -> None:
+    shell.write("data.txt", "beside the link")
+    shell.write("real/helper.py", "NAME = 'beside its target'")
+    shell.write(
+        "real/script.py",
+        """
+        import os, sys
+        from helper import NAME
+        from trialpod import tune
+
+        def train(config):
+            with open(os.path.join(os.path.dirname(__file__), "data.txt")) as data:
+                tune.report({"read": data.read()})
+
+        if __name__ == "__main__":
+            read = tune.Tuner(train, run_config=tune.RunConfig(verbose=0)).fit()[0].metrics["read"]
+            print(os.path.isabs(__file__), sys.argv, NAME, read, sep=", ")
+        """,
+    )
+    (shell.folder / "script.py").symlink_to("real/script.py")
+    done = shell.python(*launcher, "script.py") if launcher else shell.run("run", "script.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True, ['script.py'], beside its target, beside the link"
+
+
 def test_an_error_of_a_script_is_shown_from_the_script_on(shell: Shell) -> None:
     shell.write("script.py", "def go():\n    raise KeyError('lr')\ngo()\n")
     done = shell.run("run", "script.py")

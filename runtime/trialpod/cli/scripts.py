@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
+import pkgutil
 import runpy
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
+from types import ModuleType
 
 from trialpod.errors import InvalidInputError, TrialpodError
 
@@ -19,19 +22,19 @@ def run_file(file: str, arguments: Sequence[str]) -> bool:
     Raises:
         TrialpodError: an experiment in it could not continue, or cannot work.
     """
-    script = Path(file)
+    script = os.path.abspath(file)
     from trialpod import variables
     from trialpod.compat.activation import activate
 
     activate(os.environ.get(variables.COMPAT, ""))
     sys.argv = [file, *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        execute(script)
     except TrialpodError:
         raise
     except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
-        _show_script_error(error, str(script))
+        _show_script_error(error, script)
         if isinstance(error, ModuleNotFoundError) and error.name == "ray":
             print(f"With the variable {variables.COMPAT}=ray, `import ray` means trialpod in it.", file=sys.stderr)
         return True
@@ -72,6 +75,25 @@ def run_module(module: str, arguments: Sequence[str]) -> bool:
         _show_script_error(error, found.origin)
         return True
     return False
+
+
+def execute(script: str) -> None:
+    """Run the file at an absolute path as ``__main__``; `sys.argv` and `sys.path` are the caller's to set.
+
+    `runpy.run_path` would put the absolute path into `sys.argv` too, which Python leaves as typed.
+    """
+    if script.endswith(".pyc") or pkgutil.get_importer(script) is not None:  # compiled, or a zip archive
+        runpy.run_path(script, run_name="__main__")
+        return
+    with io.open_code(script) as stream:
+        code = compile(stream.read(), script, "exec", dont_inherit=True)
+    before = sys.modules["__main__"]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__.update(__file__=script, __cached__=None, __builtins__=builtins)
+    try:
+        exec(code, main.__dict__)
+    finally:
+        sys.modules["__main__"] = before
 
 
 def _show_script_error(error: Exception, script: str) -> None:

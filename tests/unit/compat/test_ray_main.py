@@ -26,7 +26,7 @@ class TestErrors:
         assert done.stdout == "first\n"
         lines = done.stderr.splitlines()
         assert lines[0] == "Traceback (most recent call last):"
-        assert lines[1].startswith('  File "script.py", line 6')
+        assert lines[1].startswith(f'  File "{tmp_path}/script.py", line 6')
         assert lines[-1] == "ValueError: ['script.py', 'a']"
         assert "runpy" not in done.stderr
 

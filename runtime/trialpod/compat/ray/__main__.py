@@ -9,6 +9,7 @@ import runpy
 import sys
 from types import TracebackType
 
+from trialpod.cli.scripts import execute
 from trialpod.compat.ray import install
 from trialpod.errors import InvalidInputError
 
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(str(error))
     sys.argv = [options.script, *options.args]
     # As Python does; the folder of this module's caller ("" for -m) makes room for the script's.
-    sys.path[0] = os.getcwd() if options.module else os.path.dirname(os.path.abspath(options.script))
+    sys.path[0] = os.getcwd() if options.module else os.path.dirname(os.path.realpath(options.script))
     try:
         if options.module:
             file = _file_of(options.script)
@@ -44,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
             options.script = file
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(options.script, run_name="__main__")
+            options.script = os.path.abspath(options.script)
+            execute(options.script)
     except SystemExit:
         raise
     # Whatever the script raises is shown as by `python SCRIPT`.
