@@ -11,8 +11,10 @@ import pytest
 from trialpod import tune
 from trialpod.errors import CheckpointError
 from trialpod.protocol.client import ReportClient
+from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import Assignment, StopRule, TrainableRef
 from trialpod.runner.class_runner import ClassRunner
+from trialpod.runner.command.command_runner import run_command
 from trialpod.runner.function_runner import run_function
 from trialpod.runner.ranks import NonReportingLink, WorkerAttempt, rank_of, set_environment
 from trialpod.tune import report_values
@@ -92,6 +94,13 @@ def test_a_checkpoint_reported_while_the_trial_runs_is_rank_0s(tmp_path: Path) -
 
     with pytest.raises(CheckpointError, match="rank 0 only; this is rank 1"):
         run_function(train, attempt(assignment(tmp_path / "trial")), {})
+
+
+def test_a_command_above_rank_0_needs_no_metric(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    work = assignment(tmp_path / "trial", metric="loss")
+    lines = "for i in $(seq 200); do echo seen=$i; done"
+    assert run_command(CommandSpec(command=["sh", "-c", lines]), attempt(work), {}, str(tmp_path)) == "completed"
+    assert caplog.text == ""
 
 
 class TestClassEnds:

@@ -142,6 +142,7 @@ class _CommandRun:
         self._wanted = self._wanted_names()
         self._collector = ResultCollector(self._objective, spec.metrics.step, iteration)
         self._lines_without = 0  # the objective, before its first value
+        self._must_report = not self._resumed and not self._assignment.rank
         self._reports = ReportServer()
         self._polled_at = 0.0
         self._commit_now = False
@@ -357,7 +358,7 @@ class _CommandRun:
     def _read(self, line: str, reader: LineReader, process: CommandProcess) -> None:
         if values := reader.read(line):
             self._add(values, None, process)
-            if self._objective and not self._collector.found and not self._resumed:
+            if self._objective and not self._collector.found and self._must_report:
                 self._record_line_without(self._objective, reader)
 
     def _record_line_without(self, objective: str, reader: LineReader) -> None:
@@ -488,7 +489,7 @@ class _CommandRun:
                 "%s came after the last %s and belong to no result; print them before it, or on the same line",
                 ", ".join(self._collector.rest), self._objective,
             )  # fmt: skip
-        if self._collector.found or self._resumed:
+        if self._collector.found or not self._must_report:
             return
         seen = dict.fromkeys([*reader.seen, *self._collector.rest, *(name for each in sources for name in each.seen)])
         wanted = self._objective
