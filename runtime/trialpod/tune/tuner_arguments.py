@@ -49,16 +49,20 @@ def checked_space(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(given)
 
 
-def _refuse_uncalled(node: Mapping[Any, Any], path: str) -> None:
+def _refuse_uncalled(node: Any, path: str) -> None:
     """Raise InvalidInputError where a distribution stands without its arguments; it would be a constant."""
-    for key, value in node.items():
-        if isinstance(value, Mapping):
+    if isinstance(node, FunctionType) and node in _DISTRIBUTIONS:
+        raise InvalidInputError(
+            f"Tuner(param_space=...): {path} is the function tune.{node.__name__} itself; call it with its "
+            f"arguments: tune.{node.__name__}(...)"
+        )
+    if isinstance(node, Mapping):
+        for key, value in node.items():
             _refuse_uncalled(value, f"{path}[{key!r}]")
-        elif isinstance(value, FunctionType) and value in _DISTRIBUTIONS:
-            raise InvalidInputError(
-                f"Tuner(param_space=...): {path}[{key!r}] is the function tune.{value.__name__} itself; call it with "
-                f"its arguments: tune.{value.__name__}(...)"
-            )
+    elif isinstance(node, (list, tuple)):
+        for index, value in enumerate(node):
+            if isinstance(value, (*_HOLDERS, FunctionType)):  # a list may have a million numbers
+                _refuse_uncalled(value, f"{path}[{index}]")
 
 
 def _refuse_loops(node: Any, path: str, above: dict[int, str]) -> None:

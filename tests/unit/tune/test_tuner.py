@@ -250,6 +250,7 @@ class Scheduler(FIFOScheduler):
         ({"param_space": [1]}, "must be a dict"),
         ({"param_space": {1: 2}}, "the key 1 is not a string"),
         ({"param_space": {"net": {"lr": tune.uniform}}}, r"\['net'\]\['lr'\] is the function tune.uniform itself"),
+        ({"param_space": {"l": [1, (tune.choice,)]}}, r"\['l'\]\[1\]\[0\] is the function tune.choice itself"),
         ({"tune_config": {"num_samples": 3}}, "must be a tune.TuneConfig, not dict"),
         ({"run_config": TuneConfig()}, "must be a tune.RunConfig, not TuneConfig"),
         ({"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_at_end=True))}, "with the function"),
