@@ -219,9 +219,21 @@ class Callbacks:
             if info.index <= self._checkpoints.get(trial_id, -1):
                 continue
             self._checkpoints[trial_id] = info.index
-            if self._hooks.wants("on_checkpoint"):
-                self._call("on_checkpoint", trial, checkpoint=checkpoints_in(place, [info])[0][0])
-            self._call("on_trial_save", trial)
+            with self._saved_up_to(trial, info):
+                if self._hooks.wants("on_checkpoint"):
+                    self._call("on_checkpoint", trial, checkpoint=checkpoints_in(place, [info])[0][0])
+                if any(kept.index == info.index for kept in trial.checkpoints):
+                    self._call("on_trial_save", trial)
+
+    @contextlib.contextmanager
+    def _saved_up_to(self, trial: Trial, info: CheckpointInfo) -> Iterator[None]:
+        """Hide the later checkpoints of the same event."""
+        facts = self._facts[trial.trial_id]
+        facts.saved_up_to = info.index
+        try:
+            yield
+        finally:
+            facts.saved_up_to = None
 
     def _load(self) -> dict[str, dict[str, Any]]:
         try:
@@ -257,6 +269,8 @@ class _Facts:
         self.delivered: dict[str, Any] | None = None
         """The result that callbacks receive right now; later ones of the same batch are not theirs to see yet."""
         self.shown_status: str | None = None
+        self.saved_up_to: int | None = None
+        """The index of the checkpoint that callbacks hear of right now."""
 
     @property
     def name(self) -> str:
@@ -306,7 +320,8 @@ class _Facts:
 
     @property
     def checkpoints(self) -> list[CheckpointInfo]:
-        return self._trial.checkpoints
+        found, last = self._trial.checkpoints, self.saved_up_to
+        return found if last is None else [info for info in found if info.index <= last]
 
     @property
     def checkpoint_uri(self) -> str:

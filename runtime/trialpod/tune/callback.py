@@ -51,7 +51,10 @@ class Callback:
         """Called after `on_trial_start` when the trial resumes from a checkpoint."""
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called after the trial committed a checkpoint, and after `on_checkpoint`."""
+        """Called after the trial committed a checkpoint, which is ``trial.checkpoint``, and after `on_checkpoint`.
+
+        It is not called for a checkpoint that is already removed, as there are newer or better ones to keep.
+        """
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
