@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 from trialpod.tune.arguments import names_nearest
 
@@ -48,6 +49,13 @@ class SyncConfig:
     cloud_sync_period: float | None = None
 
     def __post_init__(self) -> None:
+        first: Any = self.sync_period
+        second: Any = self.sync_timeout
+        if isinstance(first, str) and self.upload_dir is None and under_ray():
+            # Up to Ray 2.6 the first two are upload_dir and syncer.
+            self.upload_dir, self.sync_period = first, 300
+            if isinstance(second, bool) or not isinstance(second, (int, float)):
+                self.syncer, self.sync_timeout = second, 1800
         self.validate()
 
     @property
@@ -60,7 +68,10 @@ class SyncConfig:
         for argument in ("sync_period", "sync_timeout"):
             value = getattr(self, argument)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise InvalidInputError(f"SyncConfig({argument}={value!r}): must be a positive number of seconds")
+                place = "; give a path or URI as RunConfig(storage_path=...)" if isinstance(value, str) else ""
+                raise InvalidInputError(
+                    f"SyncConfig({argument}={value!r}): must be a positive number of seconds{place}"
+                )
         if self.own_syncer is not None and not callable(getattr(self.syncer, "sync_up", None)):
             raise InvalidInputError(
                 f'SyncConfig(syncer={self.syncer!r}): must be "auto", None or an object of a Syncer, which has '

@@ -54,6 +54,12 @@ def experiment(folder: Path, values: list[list[float]]) -> ExperimentOutcome:
     return ExperimentOutcome(name="e", path=str(folder), state="Succeeded", metric="loss", mode="min", trials=trials)
 
 
+class Copies:
+    """A syncer of a script's own."""
+
+    def sync_up(self) -> None: ...
+
+
 class TestSeeds:
     SPACE = {"x": tune.uniform(0, 10), "c": tune.choice(["a", "b"]), "n": {"k": tune.randint(0, 5)}}  # noqa: RUF012
 
@@ -109,6 +115,13 @@ class TestUnderItsName:
     def test_a_hyperband_looks_at_each_result(self) -> None:
         assert not schedulers.HyperBandScheduler(metric="loss", mode="min").supports_buffered_results
 
+    def test_a_sync_config_begins_with_its_upload_dir(self) -> None:
+        syncer = Copies()
+        assert tune.SyncConfig("s3://b").upload_dir == "s3://b"  # type: ignore[arg-type]
+        assert tune.SyncConfig("s3://b", syncer).own_syncer is syncer  # type: ignore[arg-type]
+        assert tune.SyncConfig("s3://b", None).sync_timeout == 1800  # type: ignore[arg-type]
+        assert tune.SyncConfig(60, 120).upload_dir is None
+
 
 class TestUnderOurName:
     def test_the_same_arguments_are_refused(self) -> None:
@@ -121,6 +134,10 @@ class TestUnderOurName:
         ):
             with pytest.raises(InvalidInputError):
                 call()
+
+    def test_a_sync_config_says_where_a_place_is_given(self) -> None:
+        with pytest.raises(InvalidInputError, match=r"'s3://b'.*seconds; .*RunConfig\(storage_path="):
+            tune.SyncConfig("s3://b")  # type: ignore[arg-type]
 
     def test_a_finite_value_before_nan_counts(self, tmp_path: Path) -> None:
         grid = ResultGrid(experiment(tmp_path, [[1.0, float("nan")], [3.0, 2.0]]))
