@@ -9,6 +9,8 @@ Invariants:
   is taken at a horizon belongs to the result there.
 * A command that was asked to end ends as the decision says, whatever its exit status.
 * Until the process is gone, its output goes to the log.
+* A last line without an end, printed or in a file, counts only if the command ended by itself: of one that was killed
+  it may be half a number.
 """
 
 from __future__ import annotations
@@ -309,8 +311,8 @@ class _CommandRun:
         self._reports.release()
         while process.poll() is None and time.monotonic() < deadline:
             self._take_line(output, reader, process, _TICK_S)
-        process.end(0.0)
-        self._drain(process, output, reader, sources, by_itself=False)
+        status = process.end(0.0)
+        self._drain(process, output, reader, sources, by_itself=status >= 0)
         return "preempted"
 
     def _drain(
@@ -340,7 +342,8 @@ class _CommandRun:
                 break
         for line in output.partials if by_itself else ():
             self._read(line, reader, process)
-        self._poll(sources, process, last=True)
+        self._poll(sources, process, last=by_itself)
+        self._take_reports(process)
 
     def _grace_s(self) -> float:
         left = self._attempt.time_left_s()
@@ -408,8 +411,6 @@ class _CommandRun:
         for source in sources:
             for values, step in source.poll(time.monotonic(), last=last):
                 self._add(values, step, process)
-        if last:
-            self._take_reports(process)
 
     def _add(self, values: dict[str, Any], step: float | None, process: CommandProcess) -> None:
         result = self._collector.add(values, step)

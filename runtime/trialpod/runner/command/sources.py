@@ -1,8 +1,9 @@
 """Metrics that a command writes to files, or shows on a page, instead of its output.
 
-Invariants: what was there before the attempt began counts for an earlier one and is not read again; every whole line
-or record after that is read once. Memory is bounded by the largest line or record, not by the file: when a program
-rewrites a file, lines of before are known again in its first 4 MiB.
+Invariants: what was there before the attempt began counts for an earlier one and is not read again, nor is the rest
+of a line that an earlier one left without an end; every whole line or record after that is read once. Memory is
+bounded by the largest line or record, not by the file: when a program rewrites a file, lines of before are known
+again in its first 4 MiB.
 """
 
 from __future__ import annotations
@@ -67,16 +68,26 @@ class GrowingFile:
         self._forget()
         self._held: int | None = None  # the hash of a file that may still be written
         if skip:
-            for _ in self.lines(last=False):
+            for _ in self.old_lines():
                 pass
 
     def _forget(self) -> None:
         self._offset = 0
         self._tail = b""
+        self._unended_since: int | None = None  # when what was read ends within a line: when that was written
         # Of the lines that were read: how many, and the hashes of the first and of the last ones.
         self._count = 0
         self._first = array("q")
         self._recent: deque[int] = deque(maxlen=_REMEMBERED_LINES)
+
+    def old_lines(self) -> Iterator[str]:
+        """Yield the whole lines of an earlier attempt; one without an end is passed over, also when it gets one."""
+        yield from self.lines(last=False)
+        with contextlib.suppress(OSError), open(self.path, "rb") as file:
+            file.seek(self._offset)
+            while data := file.read(_READ_BYTES):
+                self._advance(data)
+                self._unended_since = os.fstat(file.fileno()).st_mtime_ns
 
     def lines(self, *, last: bool) -> Iterator[str]:
         """Yield whole lines that have come; with `last` also one without an end."""
@@ -105,7 +116,7 @@ class GrowingFile:
                         end = len(data)
                     if not end:
                         return
-                    lines = data[:end].splitlines()
+                    lines = self._without_rest(data[:end]).splitlines()
                     self._remember([hash(line) for line in lines])
                     yield from _texts(lines)
                     self._advance(data[:end])
@@ -116,8 +127,20 @@ class GrowingFile:
     def _was_rewritten(self, descriptor: int) -> bool:
         if not self._offset:
             return False
+        found = os.fstat(descriptor)
+        if self._unended_since is not None and found.st_size == self._offset:
+            return found.st_mtime_ns != self._unended_since  # it may have been written again, with the same content
         at = self._offset - len(self._tail)
-        return os.fstat(descriptor).st_size < self._offset or os.pread(descriptor, len(self._tail), at) != self._tail
+        return found.st_size < self._offset or os.pread(descriptor, len(self._tail), at) != self._tail
+
+    def _without_rest(self, data: bytes) -> bytes:
+        """Return new data without the rest of a line that an earlier attempt left without an end."""
+        if self._unended_since is None:
+            return data
+        _, end, data = data.partition(b"\n")
+        if end:
+            self._unended_since = None
+        return data
 
     def _may_be_unfinished(self, lines: list[int]) -> bool:
         """Return whether a file has fewer lines than before, and only such that were there before."""
@@ -161,7 +184,7 @@ class FileSource:
     def __init__(self, path: str, spec: MetricsSpec, wanted: tuple[str, ...]) -> None:
         self._reader = reader_for(path, spec, wanted)
         self._file = GrowingFile(path, skip=False)
-        for line in self._file.lines(last=False):
+        for line in self._file.old_lines():
             self._reader.read(line)  # for the header of a CSV file
         self.seen = self._reader.seen
 

@@ -366,6 +366,17 @@ class TestFiles:
         path.write_text("z\n")
         assert list(file.lines(last=True)) == ["z"]
 
+    @pytest.mark.parametrize("text", ["loss=1", "loss=2", "x"])
+    def test_a_line_without_end_that_is_written_again(self, tmp_path, text):
+        path = tmp_path / "log"
+        path.write_text("loss=1")
+        os.utime(path, ns=(1, 1))
+        file = GrowingFile(str(path), skip=True)
+        assert list(file.lines(last=True)) == []
+        path.write_text(text)
+        assert list(file.lines(last=False)) == []
+        assert list(file.lines(last=True)) == [text]
+
     def test_csv_header_of_an_earlier_attempt(self, tmp_path):
         path = tmp_path / "m.csv"
         path.write_text("epoch,loss\n1,0.5\n")
