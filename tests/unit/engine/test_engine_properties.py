@@ -283,6 +283,22 @@ class Experiment(RuleBasedStateMachine):
         if cause == "failed" and not told and decision != "stop" and not may_retry:
             assert trial.status == ERROR
 
+    @property
+    def exporting(self) -> list[str]:
+        """The running trials that are complete: their models may be exported."""
+        trials = self.engine.state.running_trials()
+        return [each.trial_id for each in trials if each.completion_reported or each.current.decision == "stop"]
+
+    @precondition(lambda self: self.exporting)
+    @rule(data=st.data())
+    def fail_to_export(self, data: st.DataObject) -> None:
+        trial_id = data.draw(st.sampled_from(self.exporting))
+        attempt = self.engine.state.trials[trial_id].attempt
+        self.failures[trial_id] += 1
+        end = AttemptEnd(cause="failed", error="no model", after_completion=True)
+        self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=end))
+        assert self.engine.state.trials[trial_id].status == ERROR
+
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), retry=st.sampled_from((True, True, False)), confirmed=st.booleans())
     def see_a_process_fail(self, data: st.DataObject, retry: bool, confirmed: bool) -> None:
