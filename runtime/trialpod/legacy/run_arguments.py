@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
@@ -17,7 +18,7 @@ from trialpod.tune.arguments import UnknownArgumentError
 from trialpod.tune.config import RunConfig, TuneConfig
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import ATTRIBUTE, resources_of, with_resources
-from trialpod.tune.sync_config import SyncConfig
+from trialpod.tune.sync_config import SyncConfig, warn_of_unused_local_dir
 from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 from trialpod.tune.tuner import Tuner
 
@@ -27,8 +28,8 @@ _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "sync_to_driver": ((None, False, True), "leave it out: trials write to storage_path"),
     "sync_function": ((None,), "give storage_path an s3:// URI instead"),
     "with_server": ((None, False), "use the command `trialpod` to look at an experiment"),
-    "server_port": ((None, 4321), "use the command `trialpod` to look at an experiment"),
-    "global_checkpoint_period": ((None, "auto", 10, float("inf")), "leave it out: every event is journaled"),
+    "server_port": ((object,), "leave it out"),  # of the server that `with_server` starts
+    "global_checkpoint_period": ((None, "auto", Real), "leave it out: every event is journaled"),
     "queue_trials": ((None, False, True), "leave it out: trials wait for resources"),
     "ray_auto_init": ((None, False, True), "leave it out"),
     "return_trials": ((None, False), "use the .trials of what tune.run returns"),
@@ -38,7 +39,7 @@ _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "trial_runner": ((None,), "leave it out"),
     "concurrent": ((None, False, True), "leave it out"),
 }
-"""Name -> the values that change nothing, and what to do instead of another one."""
+"""Name -> the values, or classes of values, that change nothing, and what to do instead of another one."""
 
 _CHECKPOINTS = {
     "keep_checkpoints_num": "num_to_keep",
@@ -112,7 +113,7 @@ class RunArguments:
                 chdir_to_trial_dir=self.chdir_to_trial_dir,
             ),
             run_config=RunConfig(
-                name=self.name,
+                name=self.name or None,
                 storage_path=self.storage_path,
                 failure_config=FailureConfig(max_failures=self.max_failures, fail_fast=self.fail_fast),
                 checkpoint_config=_only_as_asked(self.checkpoint_config),
@@ -131,6 +132,7 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
     """Return arguments by their current names."""
     result = dict(given)
     checkpoints: dict[str, Any] = {}
+    older = _without_unused_local_dir(where, given, older)
     for name, value in {**older, **{key: given[key] for key in given if key in _NOT_SUPPORTED}}.items():
         result.pop(name, None)
         if name in _INTERNAL:
@@ -167,11 +169,23 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
     return result
 
 
+def _without_unused_local_dir(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave out `local_dir` where `upload_dir`, as an argument or of the SyncConfig, has the experiment stored."""
+    sync = given.get("sync_config")
+    upload_dir = older.get("upload_dir") or (sync.storage if isinstance(sync, SyncConfig) else None)
+    if not upload_dir or older.get("local_dir") is None or given.get("storage_path") is not None:
+        return older
+    warn_of_unused_local_dir(where, older["local_dir"], upload_dir)
+    return {name: value for name, value in older.items() if name != "local_dir"}
+
+
 def _checkpoint_config(older: Mapping[str, Any]) -> CheckpointConfig:
     arguments = {_CHECKPOINTS[name]: value for name, value in older.items()}
     attribute = arguments.get("checkpoint_score_attribute")
     if isinstance(attribute, str) and attribute.startswith("min-"):
         arguments |= {"checkpoint_score_attribute": attribute[4:], "checkpoint_score_order": "min"}
+    if arguments.get("num_to_keep") == 0:
+        arguments["num_to_keep"] = None  # in Ray 0 keeps all
     return CheckpointConfig(**arguments)
 
 
@@ -186,8 +200,18 @@ def _only_as_asked(config: CheckpointConfig | None) -> CheckpointConfig | None:
 
 def _refuse(where: str, name: str, value: Any) -> None:
     harmless, remedy = _NOT_SUPPORTED[name]
-    if not any(value is other or (type(value) is type(other) and value == other) for other in harmless):
+    if name == "trial_executor" and value is not None:
+        from trialpod.legacy.internals import RayTrialExecutor
+
+        harmless = (RayTrialExecutor,)
+    if not any(_is(value, other) for other in harmless):
         raise NotSupportedError(f"{where}({name}={value!r}): {name} is not supported; {remedy}")
+
+
+def _is(value: Any, other: Any) -> bool:
+    if isinstance(other, type):
+        return isinstance(value, other)
+    return value is other or (type(value) is type(other) and bool(value == other))
 
 
 def _only_one(where: str, older: str, newer: str, given: Mapping[str, Any]) -> None:

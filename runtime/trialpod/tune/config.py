@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from trialpod.compat.activation import under_ray
@@ -63,7 +64,7 @@ class RunConfig:
         progress_reporter: a `ProgressReporter`, such as `CLIReporter`, in place of the usual display.
         log_to_file: names for the file with the trials' output, besides ``log.txt``: True means ``stdout`` and
             ``stderr``, a string is one name, a pair is two. All of them lead to what both streams have had, in order.
-        local_dir: the older name of `storage_path`.
+        local_dir: the older name of `storage_path`; not used beside ``SyncConfig(upload_dir=...)``.
         if_exists: what happens when an experiment of that name is there already. "resume", the default, continues it:
             unfinished trials resume, a larger budget adds trials, and what must not change between two runs is
             refused. "fresh" moves it aside, to NAME.1 or the like, and starts over. "add" puts new trials beside its
@@ -108,7 +109,13 @@ class RunConfig:
                 raise InvalidInputError(
                     "RunConfig(storage_path=..., local_dir=...): local_dir is an older name of storage_path; give one"
                 )
-            self.storage_path, self.local_dir = self.local_dir, None
+            from trialpod.tune.sync_config import SyncConfig, warn_of_unused_local_dir
+
+            if isinstance(self.sync_config, SyncConfig) and self.sync_config.storage is not None:
+                warn_of_unused_local_dir("RunConfig", self.local_dir, self.sync_config.storage)
+            else:
+                self.storage_path = self.local_dir
+            self.local_dir = None
         self.validate(later=under_ray())
 
     def validate(self, *, later: bool = False) -> None:
@@ -441,7 +448,7 @@ def seconds(value: float | timedelta | None) -> float | None:
         return None
     total = getattr(value, "total_seconds", None)
     number = total() if callable(total) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
+    if isinstance(number, bool) or not isinstance(number, Real) or not number > 0:
         refuse("TuneConfig", "time_budget_s", value, "a positive number of seconds, a timedelta, or None")
     return float(number)
 

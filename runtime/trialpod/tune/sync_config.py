@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
+from trialpod import variables
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError
 from trialpod.tune.arguments import names_nearest
+
+logger = logging.getLogger(__name__)
 
 
 @names_nearest
@@ -25,7 +29,7 @@ class SyncConfig:
         sync_artifacts: keep what else trials write into their directories. In a folder it is there anyway; to a
             bucket it is copied after each checkpoint, every five minutes and at a trial's end.
         sync_artifacts_on_checkpoint: without effect, they are copied then.
-        upload_dir: what older scripts call ``RunConfig(storage_path=...)``.
+        upload_dir: what older scripts call ``RunConfig(storage_path=...)``; a ``local_dir`` beside it is not used.
         syncer: copies the experiment's folder on this machine to ``upload_dir`` or ``storage_path``, as a `Syncer` of
             one's own does; "auto" and None leave that to trialpod. In a cluster it is not used, with a warning.
         sync_on_checkpoint: older scripts' name for what always happens.
@@ -63,6 +67,11 @@ class SyncConfig:
         """The script's own syncer, or None."""
         return None if self.syncer in ("auto", None) else self.syncer
 
+    @property
+    def storage(self) -> str | None:
+        """Where `upload_dir` has the experiment stored, None where it does not or is where a `syncer` copies to."""
+        return self.upload_dir if self.own_syncer is None else None
+
     def validate(self) -> None:
         """Raise an error for a value that cannot work."""
         for argument in ("sync_period", "sync_timeout"):
@@ -85,3 +94,15 @@ class SyncConfig:
                 )
         if self.upload_dir is not None and (not isinstance(self.upload_dir, str) or not self.upload_dir):
             raise InvalidInputError(f"SyncConfig(upload_dir={self.upload_dir!r}): must be a path or URI, or None")
+
+
+def warn_of_unused_local_dir(where: str, local_dir: object, upload_dir: str) -> None:
+    """Say that the experiment is stored in `upload_dir` alone."""
+    logger.warning(
+        "%s(local_dir=%r) is not used: the experiment is stored in upload_dir=%r. To choose where it works on this "
+        "machine, set the variable %s",
+        where,
+        str(local_dir),
+        upload_dir,
+        variables.WORK_DIR,
+    )

@@ -4,10 +4,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.legacy.internals import RayTrialExecutor
 from trialpod.legacy.run import TrialsFailedError
 from trialpod.tune import CheckpointConfig, Experiment, ResumeConfig
 
@@ -75,6 +77,50 @@ def test_the_names_of_older_versions_mean_the_same(used: Any, tmp_path: Path) ->
     rules = request.checkpoint_rules
     assert (rules.num_to_keep, rules.score_attribute, rules.score_order) == (3, "loss", "min")
     assert request.storage_path == str(tmp_path)
+
+
+class TestLocalDir:
+    """Of Ray 0.8 to 2.6, beside `upload_dir`: the experiment is kept in the latter."""
+
+    @pytest.mark.parametrize(
+        "older", [{"upload_dir": "s3://b/p"}, {"sync_config": tune.SyncConfig(upload_dir="s3://b/p")}]
+    )
+    def test_gives_way_to_upload_dir(
+        self, used: Any, tmp_path: Path, older: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TRIALPOD_WORK_DIR", str(tmp_path))
+        tune.run(train, name="exp", local_dir=str(tmp_path / "ray_results"), **older)
+        tune.run_experiments(Experiment("more", train, local_dir=str(tmp_path / "ray_results"), **older))
+        assert [request.storage_uri for request in used.requests] == ["s3://b/p/exp", "s3://b/p/more"]
+        assert [request.directory for request in used.requests] == [str(tmp_path / "exp"), str(tmp_path / "more")]
+        assert not (tmp_path / "ray_results").exists()
+        assert caplog.text.count("is not used: the experiment is stored in upload_dir='s3://b/p'") == 2
+
+    @pytest.mark.parametrize("older", [{"local_dir": "a"}, {"upload_dir": "s3://b/p"}])
+    def test_storage_path_stays_alone(self, used: Any, older: Any) -> None:
+        with pytest.raises(InvalidInputError, match="both mean the same"):
+            tune.run(train, storage_path="c", **older)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"keep_checkpoints_num": 0},
+        {"global_checkpoint_period": 30.5},
+        {"global_checkpoint_period": np.inf},
+        {"trial_executor": RayTrialExecutor(queue_trials=False, result_buffer_length=0, ray_auto_init=True)},
+        {"with_server": False, "server_port": 7865},
+        {"name": ""},
+        {"time_budget_s": np.int64(5)},
+    ],
+    ids=lambda arguments: "-".join(arguments),
+)
+def test_what_changes_nothing_here_is_accepted(used: Any, tmp_path: Path, arguments: dict[str, Any]) -> None:
+    tune.run(train, storage_path=str(tmp_path), **arguments)
+    (request,) = used.requests
+    assert request.name.startswith("train_")
+    assert request.checkpoint_rules.num_to_keep is None
+    assert request.time_budget_s in (None, 5.0)
 
 
 class TestFinalCheckpoint:

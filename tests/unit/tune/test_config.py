@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import types
 from datetime import timedelta
 from typing import Any
 
@@ -104,6 +105,23 @@ def test_an_object_of_another_class_is_refused_by_name(argument: str, value: obj
 def test_two_places_to_store_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="leave upload_dir out"):
         RunConfig(storage_path="a", sync_config=SyncConfig(upload_dir="b"))
+
+
+class TestLocalDir:
+    def test_gives_way_to_the_upload_dir(self, caplog: pytest.LogCaptureFixture) -> None:
+        config = RunConfig(local_dir="~/ray_results", sync_config=SyncConfig(upload_dir="s3://b/p"))
+        assert (config.local_dir, config.storage_path) == (None, None)
+        assert caplog.text.count("RunConfig(local_dir='~/ray_results') is not used") == 1
+        config.validate()
+
+    def test_is_the_storage_that_a_syncer_copies(self) -> None:
+        syncer = types.SimpleNamespace(sync_up=print)
+        config = RunConfig(local_dir="here", sync_config=SyncConfig(upload_dir="mine://b", syncer=syncer))
+        assert config.storage_path == "here"
+
+    def test_is_refused_beside_a_storage_path(self) -> None:
+        with pytest.raises(InvalidInputError, match="local_dir is an older name of storage_path"):
+            RunConfig(local_dir="a", storage_path="b", sync_config=SyncConfig(upload_dir="s3://b/p"))
 
 
 def test_integers_of_numpy_become_plain_ones() -> None:
