@@ -55,6 +55,7 @@ class RayTrialExecutor:
         result_buffer_length: accepted for compatibility, unused.
         refresh_period: accepted for compatibility, unused.
         chdir_to_trial_dir: accepted for compatibility, unused: it is the caller's process.
+        queue_trials, ray_auto_init, wait_for_placement_group: of older versions; accepted for compatibility, unused.
     """
 
     def __init__(
@@ -64,6 +65,10 @@ class RayTrialExecutor:
         result_buffer_length: int | None = None,
         refresh_period: float | None = None,
         chdir_to_trial_dir: bool = False,
+        *,
+        queue_trials: bool = False,
+        ray_auto_init: bool | None = None,
+        wait_for_placement_group: float | None = None,
     ) -> None:
         self._reuses = reuse_actors
         self._objects: dict[str, Any] = {}
