@@ -47,7 +47,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         now: seconds since the epoch.
         checkpoints: where its checkpoints are, when that is not `path`.
     """
-    checkpoint = trial.own_checkpoint
+    checkpoint, current = trial.own_checkpoint, trial.current
     return TrialRow(
         trial_id=trial.trial_id,
         name=name,
@@ -57,7 +57,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         iteration=trial.iteration,
         value=trial.value,
         value_iteration=trial.value_iteration,
-        run_time_s=trial.run_time_s + (max(0.0, now - trial.current.started_at) if trial.running else 0.0),
+        run_time_s=trial.run_time_s + (max(0.0, now - current.started_at) if trial.running else 0.0),
         attempts=trial.attempt,
         failures=trial.failures,
         disruptions=trial.disruptions,
@@ -66,7 +66,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         checkpoint=f"{checkpoints or path}/{checkpoint.name}" if checkpoint else None,
         checkpoint_iteration=checkpoint.iteration if checkpoint else None,
         last_result=trial.shown_result,
-        silent_s=max(0.0, now - trial.current.last_progress_at) if trial.running else 0.0,
+        silent_s=max(0.0, now - (current.last_progress_at or current.started_at)) if trial.running else 0.0,
     )
 
 

@@ -36,7 +36,7 @@ class TrialRow:
     last_result: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None  # of the best trial: what its repeats showed
     value_iteration: int | None = None  # of the result that had `value`; None = not known, or the last one
-    silent_s: float = 0.0  # since it began, or last reported a result or a checkpoint; 0 = it does not run
+    silent_s: float = 0.0  # since it was started, or last reported a result or a checkpoint; 0 = it does not run
 
 
 @dataclass(frozen=True, slots=True)

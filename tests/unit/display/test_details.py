@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod_operator.display.engine_view import NOTICE_INTERVAL_S, TrialDetails
+from trialpod_operator.display.engine_view import NOTICE_INTERVAL_S, TrialDetails, build_row
 from trialpod_operator.display.line_budget import MAX_BURST
 from trialpod_operator.display.plain import PlainDisplay
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
@@ -52,3 +52,11 @@ class TestDetail:
         run.details.poll(last=last)
         assert len(run.lines) == MAX_BURST + 1
         assert run.lines[-1] == "10 results not shown: /exp/*/result.json"
+
+
+def test_silence_of_a_trial_that_is_starting_counts_from_its_start() -> None:
+    trial = Trial(trial_id="a", index=0, tag="a", params=msgspec.msgpack.encode({}), created_at=1_000_000.0)
+    trial.start_attempt(1_000_100.0)
+    assert build_row(trial, path="/e/a", name="a", now=1_000_130.0).silent_s == 30.0
+    trial.record_progress(1_000_125.0)
+    assert build_row(trial, path="/e/a", name="a", now=1_000_130.0).silent_s == 5.0
