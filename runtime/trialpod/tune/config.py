@@ -448,7 +448,7 @@ def seconds(value: float | timedelta | None) -> float | None:
         return None
     total = getattr(value, "total_seconds", None)
     number = total() if callable(total) else value
-    if isinstance(number, bool) or not isinstance(number, Real) or not number > 0:
+    if isinstance(number, bool) or not isinstance(number, Real) or not float(number) > 0:
         refuse("TuneConfig", "time_budget_s", value, "a positive number of seconds, a timedelta, or None")
     return float(number)
 
