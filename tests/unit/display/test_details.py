@@ -54,7 +54,7 @@ class TestDetail:
         assert run.lines[-1] == "10 results not shown: /exp/*/result.json"
 
 
-def test_silence_of_a_trial_that_is_starting_counts_from_its_start() -> None:
+def test_silence_of_a_starting_trial_counts_from_its_start() -> None:
     trial = Trial(trial_id="a", index=0, tag="a", params=msgspec.msgpack.encode({}), created_at=1_000_000.0)
     trial.start_attempt(1_000_100.0)
     assert build_row(trial, path="/e/a", name="a", now=1_000_130.0).silent_s == 30.0
