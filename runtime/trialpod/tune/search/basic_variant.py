@@ -143,6 +143,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         if id_prefix is None:
             id_prefix = hashlib.sha256(f"trial ids {self._seed}".encode()).hexdigest()[:5]
         self._id_prefix = id_prefix
+        self._next, self._live, self._constants = 0, {}, None  # of an earlier experiment
         draws = self._draws
         if draws is None and self._follows_numpy and script_seeded_numpy():
             draws = NumpyDraws()

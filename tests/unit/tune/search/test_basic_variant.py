@@ -155,6 +155,20 @@ def test_max_concurrent_waits_for_a_trial_to_end() -> None:
     assert restored.next_suggestion() is not None
 
 
+@pytest.mark.parametrize("arguments", [{}, {"max_concurrent": 2}, {"constant_grid_search": True}])
+def test_second_experiment_gets_all_samples(arguments: dict[str, Any]) -> None:
+    searcher = search(1, **arguments)
+    first = [searcher.next_suggestion() for _ in range(2)]
+    searcher.configure({"lr": uniform(5, 6), "layers": grid_search([1, 2, 3])}, 1, "fghij")
+    later = []
+    while (suggestion := searcher.next_suggestion()) is not None:
+        searcher.on_trial_complete(suggestion.trial_id)
+        later.append(suggestion)
+    assert None not in first
+    assert [each.trial_id for each in later] == [f"fghij_{number:05d}" for number in range(3)]
+    assert all(5 <= each.config["lr"] <= 6 for each in later)
+
+
 def test_minus_one_samples_never_end() -> None:
     searcher = search(-1, {"x": randint(0, 3)})
     assert searcher.total is None
