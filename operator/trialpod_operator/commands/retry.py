@@ -155,7 +155,7 @@ def retry_arguments(holder: LockOwner | None, folder: Path, ids: list[str], *, f
     remedy = "run its manifest or script with --retry-failed"
     if holder is None or not holder.arguments or not holder.directory:
         raise InvalidInputError(f"the command that ran {folder} is not recorded; {remedy}")
-    if Path(holder.directory) != Path(os.path.abspath(folder)):
+    if os.path.realpath(holder.directory) != os.path.realpath(folder):
         raise InvalidInputError(f"{folder} was {holder.directory} when it was run, and was moved since; {remedy}")
     ours = [option for each in ids for option in ("--retry-trial", each)] or ["--retry-failed"]
     arguments = rerun_arguments(holder, [*ours, *(["--from-scratch"] if from_scratch else [])])

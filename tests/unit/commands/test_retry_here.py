@@ -52,6 +52,14 @@ class TestArguments:
         with pytest.raises(InvalidInputError, match=message):
             retry_arguments(holder, FOLDER, [], from_scratch=False)
 
+    def test_finds_the_folder_behind_a_symlink(self, tmp_path: Path) -> None:
+        (tmp_path / "disk" / "exp").mkdir(parents=True)
+        (tmp_path / "results").symlink_to("disk")
+        real, linked = tmp_path / "disk" / "exp", tmp_path / "results" / "exp"
+        for recorded, named in ((real, linked), (linked, real)):
+            holder = ran("trialpod", "run", "exp.yaml", directory=str(recorded))
+            assert retry_arguments(holder, named, [], from_scratch=False) == ["run", "exp.yaml", "--retry-failed"]
+
 
 class TestCommand:
     """The command that `why`, `stop` and `resume` name."""
