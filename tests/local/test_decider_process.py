@@ -99,10 +99,16 @@ class Machine(Shell):
     """An open experiment behind a report service, whose trials report by themselves."""
 
     def __init__(
-        self, scheduler: Any, folder: Path, decision_timeout_s: float = 30.0, more: dict[str, Any] | None = None
+        self,
+        scheduler: Any,
+        folder: Path,
+        decision_timeout_s: float = 30.0,
+        more: dict[str, Any] | None = None,
+        given: dict[str, Any] | None = None,
+        lessons: list[list[Any]] | None = None,
     ) -> None:
         space = {"x": tune.uniform(0, 1), **(more or {})}
-        asked = request(param_space=space, num_samples=6, max_concurrent=2, scheduler=scheduler)
+        asked = request(param_space=space, num_samples=6, max_concurrent=2, scheduler=scheduler, **(given or {}))
         self.storage = DirectoryStorage(folder)
         self.code = pack_code(asked, ValueFiles(folder))
         self.settings = settings_of(asked)
@@ -113,7 +119,11 @@ class Machine(Shell):
             stopper=None,
             trainable=asked.trainable,
             decided=DecidedElsewhere(
-                code=lambda: self.code, seed=7, decision_timeout_s=decision_timeout_s, read_value=self.read_value
+                code=lambda: self.code,
+                seed=7,
+                decision_timeout_s=decision_timeout_s,
+                read_value=self.read_value,
+                lessons=lessons or [],
             ),
         )
         folder.mkdir(parents=True, exist_ok=True)
@@ -232,6 +242,24 @@ class TestProcess:
         found = finished(tmp_path / "b", 3)
         assert sorted(row[:3] for row in found) == sorted(row[:3] for row in expected)
         assert sorted(row[3] for row in found) == [2, 2, 2, 4, 4, 4]
+
+
+class TestEarlierExperiments:
+    def test_teach_it_what_the_operator_has_read(self, tmp_path: Path) -> None:
+        pytest.importorskip("threadpoolctl")
+        given = {"algorithm": "auto", "warm_start": {"experiments": ["gone"]}, "stop": lambda _, result: False}
+
+        async def run() -> list[tuple[Any, ...]]:
+            machine = Machine(None, tmp_path, given=given, lessons=[["history", [{"x": 0.75}, {"x": 0.5}]]])
+            async with running(machine):
+                machine.start_decider()
+                await until(machine, lambda: machine.experiment.engine.finished)
+                state = machine.experiment.engine.state
+                assert state.flags.state == "Succeeded", state.flags.message
+                return machine.table()
+
+        configs = [params_decoder.decode(row[1]) for row in asyncio.run(run())]
+        assert [config["x"] for config in configs[:2]] == [0.75, 0.5]
 
 
 class TestDraws:

@@ -21,6 +21,7 @@ from trialpod_operator.experiment.decisions.messages import (
     DecisionRequest,
     decode_answer,
     encode,
+    read_lessons,
 )
 
 KEY = ".trialpod/decider.pkl"
@@ -129,7 +130,7 @@ def _session(call: Any) -> bool:
     if answer.start is None:
         return True
     start, session, outbox, sent = answer.start, answer.session, list[SuggestionReady](), 0
-    plan = load_plan(start.code, start.seed, start.name)
+    plan = load_plan(start.code, start.seed, start.name, lessons=read_lessons(start))
     deciding = DecidingEngine(plan, outbox.append, start.position, start.snapshot, threaded=False)
     while answer.loading:
         for item in answer.items:

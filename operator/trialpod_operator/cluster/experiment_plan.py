@@ -34,6 +34,7 @@ from trialpod_operator.experiment.plan import (
     reference_to,
 )
 from trialpod_operator.experiment.stored import fixed_changes
+from trialpod_operator.experiment.warm_start import lessons_in
 
 TRAINABLE_NAME = "trainable_name"
 """Key of the stored document: the name in the directories of trials, once the Trainable was corrected."""
@@ -81,6 +82,7 @@ def make_plan(
             decision_timeout_s=decider.decision_timeout_seconds,
             suggestion_timeout_s=decider.suggestion_timeout_seconds,
             read_value=partial(_read_value, location),
+            lessons=lessons_in(document),
         )
         plan = dataclasses.replace(
             plan,

@@ -26,6 +26,7 @@ from trialpod.tune.shipping.stored_objects import ValueFiles
 from trialpod.tune.stopper import Stopper
 from trialpod_operator.experiment.own_code import is_manifest, plan_of_packed
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
+from trialpod_operator.experiment.warm_start import EarlierInDecider, keeping
 
 _SEED_BITS = 32
 
@@ -131,7 +132,9 @@ def seed_generators(seed: int) -> None:
         np.random.seed(seed % 2**_SEED_BITS)
 
 
-def load_plan(code: bytes, seed: int, name: str, values: ValueStore | None = None) -> ExperimentPlan:
+def load_plan(
+    code: bytes, seed: int, name: str, values: ValueStore | None = None, lessons: list[list[Any]] | None = None
+) -> ExperimentPlan:
     """Return the plan with the user's own algorithms.
 
     Args:
@@ -139,12 +142,13 @@ def load_plan(code: bytes, seed: int, name: str, values: ValueStore | None = Non
         seed: of the experiment.
         name: of the experiment.
         values: the large ones that configs refer to.
+        lessons: of earlier experiments, which the operator has read; None = none.
 
     Raises:
         TrainableError: it cannot be loaded here.
     """
     if is_manifest(code):
-        return plan_of_packed(code, seed)
+        return plan_of_packed(code, seed, lessons or [])
     header, body = read_packed(code)
     if (mismatch := version_mismatch(header)) is not None:
         raise TrainableError(mismatch.replace("or name the Trainable by an entry point ('module:attribute') instead",
@@ -162,5 +166,7 @@ def load_plan(code: bytes, seed: int, name: str, values: ValueStore | None = Non
             f"the deciding code cannot be loaded in this image: {type(error).__name__}: {error}"
         ) from error
     assert isinstance(request, ExperimentRequest)
-    plan = plan_from_request(request, {"seed": seed, "name": name})
+    # Of a script's own search the operator knows nothing, so it has read nothing for it.
+    kept = keeping(lessons or []) if request.algorithm else {}
+    plan = plan_from_request(request, {"seed": seed, "name": name, **kept}, EarlierInDecider())
     return dataclasses.replace(plan, encode_params=ParamsEncoder(values).encode)

@@ -42,6 +42,7 @@ from trialpod_operator.experiment.decisions.messages import (
     DecisionRequest,
     decode_answer,
     encode,
+    read_lessons,
 )
 
 CALL_TIMEOUT_S = 120.0
@@ -187,7 +188,7 @@ class Decider:
         restore_generators(start.code, start.seed)
         values = FetchedValues(self._fetch)
         values.use()
-        plan = load_plan(start.code, start.seed, start.name, values)
+        plan = load_plan(start.code, start.seed, start.name, values, read_lessons(start))
         return DecidingEngine(
             plan, self._outbox.put, start.position, start.snapshot, on_error=traceback.print_exception
         )

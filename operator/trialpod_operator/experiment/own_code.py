@@ -27,6 +27,7 @@ from trialpod.tune.search import SearchAlgorithm, Searcher
 from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper
 from trialpod_operator.api.models import DeciderSpec, OwnComponent, TuneExperiment
 from trialpod_operator.experiment.plan import ExperimentPlan, make_search, plan_from_manifest
+from trialpod_operator.experiment.warm_start import keeping
 
 _MAGIC = b"trialpod manifest\n"
 
@@ -51,8 +52,13 @@ def is_manifest(code: bytes) -> bool:
     return code.startswith(_MAGIC)
 
 
-def plan_of_packed(code: bytes, seed: int) -> ExperimentPlan:
+def plan_of_packed(code: bytes, seed: int, lessons: list[list[Any]]) -> ExperimentPlan:
     """Return the plan of a packed manifest, with the user's own algorithms.
+
+    Args:
+        code: what `pack_manifest` returned.
+        seed: of the experiment.
+        lessons: of earlier experiments; the operator has read them.
 
     Raises:
         TrainableError: one of them cannot be loaded here.
@@ -60,7 +66,10 @@ def plan_of_packed(code: bytes, seed: int) -> ExperimentPlan:
     experiment = msgspec.json.decode(code.removeprefix(_MAGIC), type=TuneExperiment)
     activate(os.environ.get(variables.COMPAT, ""))
     plan = plan_from_manifest(
-        experiment, Path("/"), {"seed": seed}, trainable=TrainableRef(entrypoint="decider:none")
+        experiment,
+        Path("/"),
+        {"seed": seed, **keeping(lessons)},
+        trainable=TrainableRef(entrypoint="decider:none"),
     )
     return with_own_code(plan, experiment, seed, [])
 

@@ -56,7 +56,8 @@ class DecidedElsewhere:
     """A decider decides: the plan's algorithms are stand-ins.
 
     `code` returns the contents of a packed file (see `trialpod_operator.decider.code`). `read_value` returns bytes of
-    a large value's file, by its name, start and length; it raises StorageError. Both may block.
+    a large value's file, by its name, start and length; it raises StorageError. Both may block. `lessons` are
+    those of earlier experiments, which the operator has read.
     """
 
     code: Callable[[], bytes]
@@ -64,6 +65,7 @@ class DecidedElsewhere:
     decision_timeout_s: float = 30.0
     suggestion_timeout_s: float = 600.0
     read_value: Callable[[str, int, int], bytes] | None = None
+    lessons: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +206,16 @@ def plan_from_manifest(
     )
 
 
-def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | None) -> ExperimentPlan:
-    """Return the plan for what a `Tuner` was given; `stored` as in `plan_from_manifest`."""
+def plan_from_request(
+    request: ExperimentRequest, stored: Mapping[str, Any] | None, earlier: Earlier | None = None
+) -> ExperimentPlan:
+    """Return the plan for what a `Tuner` was given.
+
+    Args:
+        request: that.
+        stored: as in `plan_from_manifest`.
+        earlier: the experiments that it may learn from; None = those beside it.
+    """
     seed = request.seed if request.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
     definition = describe(request)
@@ -223,8 +233,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
             chosen_seed=request.seed is not None,
         )
     )
-    here = EarlierHere(request.storage_path, request.storage_uri.rpartition("/")[0], request.name)
-    learned, about_earlier = learn(search, request.warm_start, stored, here)
+    earlier = earlier or EarlierHere(request.storage_path, request.storage_uri.rpartition("/")[0], request.name)
+    learned, about_earlier = learn(search, request.warm_start, stored, earlier)
     rung = _first_rung(request.stop, stored) if request.algorithm else None
     name = str((stored or {}).get("name") or request.name)  # its folder may have been renamed since
     stop = request.stop

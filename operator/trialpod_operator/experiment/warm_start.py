@@ -1,6 +1,7 @@
 """What an experiment learns from earlier ones: read once, before its first start, and kept in its stored document.
 
-So every later start has the same search, although the earlier experiments may have changed or be gone by then.
+So every later start has the same search, although the earlier experiments may have changed or be gone by then. A
+decider reads none: it gets what is kept.
 """
 
 from __future__ import annotations
@@ -80,6 +81,36 @@ class EarlierHere:
             parent = Path(self._parent.directory)
             found = [each.name for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
         return sorted(name for name in found if name != self._own and not name.startswith("."))
+
+
+def lessons_in(document: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the lessons that a stored document keeps."""
+    found: list[list[Any]] = document[KEY]["lessons"] if KEY in document else []
+    return found
+
+
+def keeping(lessons: list[list[Any]]) -> dict[str, Any]:
+    """Return the entries of a stored document that keeps lessons, with which no experiment is read."""
+    return {KEY: {"lessons": lessons}}
+
+
+class EarlierInDecider:
+    """Those that a decider can open: it has no access to the experiment's storage, and nothing is beside it."""
+
+    def __call__(self, location: str) -> Storage:
+        """Return the storage of one, by its directory or URI, with what keys the user's pod has."""
+        if "/" in location:
+            return experiment_location(location).storage()
+        raise InvalidInputError(
+            f"warm start: {location!r} cannot be opened by a search that is made in a decider: it has no access to "
+            "the experiment's storage; in the script, call add_evaluated_experiment(place) of the search before the "
+            'Tuner gets it, or use TuneConfig(algorithm="auto", warm_start=...)',
+            parameter="warm_start",
+        )
+
+    def names(self) -> list[str]:
+        """Return none."""
+        return []
 
 
 def learn(

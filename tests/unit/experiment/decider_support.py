@@ -35,6 +35,7 @@ from trialpod_operator.experiment.decisions.messages import (
     decode_answer,
     decode_request,
     encode,
+    read_lessons,
 )
 from trialpod_operator.experiment.decisions.queue import StaleSessionError
 from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
@@ -113,7 +114,7 @@ class DeciderProcess:
                 return False
             start = answer.start
             restore_generators(start.code, start.seed)
-            plan = load_plan(start.code, start.seed, start.name)
+            plan = load_plan(start.code, start.seed, start.name, lessons=read_lessons(start))
             self.deciding = DecidingEngine(
                 plan, self._suggestions.append, start.position, start.snapshot, threaded=False
             )
@@ -167,8 +168,16 @@ class DeciderProcess:
 class World(Shell):
     """One experiment on a virtual clock."""
 
-    def __init__(self, given: ExperimentRequest, directory: Path, report: Report, iterations: int) -> None:
+    def __init__(
+        self,
+        given: ExperimentRequest,
+        directory: Path,
+        report: Report,
+        iterations: int,
+        lessons: list[list[Any]] | None = None,
+    ) -> None:
         self.request = given
+        self.lessons = lessons or []
         self.code = pack_code(given)
         self.directory = directory
         self.now = 1_700_000_000.0
@@ -186,7 +195,7 @@ class World(Shell):
             scheduler=FollowedScheduler(),
             stopper=None,
             trainable=self.request.trainable,
-            decided=DecidedElsewhere(code=lambda: self.code, seed=7),
+            decided=DecidedElsewhere(code=lambda: self.code, seed=7, lessons=self.lessons),
         )
         self.directory.mkdir(parents=True, exist_ok=True)
         return DurableExperiment(plan, self.directory, lambda: self.now)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from decider_support import World, drawn, request, settings_of
 
@@ -100,7 +101,16 @@ KINDS: dict[str, dict[str, Any]] = {
         "stop": [Enough(), lambda trial_id, result: result["score"] > 1000],
         "num_samples": 6,
     },
+    "warm": {
+        "algorithm": "auto",
+        "stop": lambda trial_id, result: result["training_iteration"] >= 4,
+        "param_space": {"x": tune.uniform(0, 1)},
+        "num_samples": 6,
+        "warm_start": {"experiments": ["earlier"]},
+    },
 }
+LESSONS: dict[str, list[list[Any]]] = {"warm": [["history", [{"x": 0.75}, {"x": 0.5}]]]}
+"""What the operator has read of earlier experiments."""
 
 
 def report(config: dict[str, Any], iteration: int) -> float:
@@ -108,9 +118,13 @@ def report(config: dict[str, Any], iteration: int) -> float:
 
 
 def finished(kind: str, directory: Path, kill: Any = lambda _step: "") -> World:
+    if kind in LESSONS:
+        pytest.importorskip("numpy")
+        pytest.importorskip("threadpoolctl")
+
     async def run() -> World:
         seed_generators(7)  # those of the script, which its deciding code continues
-        world = World(request(max_concurrent=1, **KINDS[kind]), directory, report, 8)
+        world = World(request(max_concurrent=1, **KINDS[kind]), directory, report, 8, LESSONS.get(kind))
         world.start()
         await world.run(kill)
         return world
@@ -132,6 +146,12 @@ class TestKills:
         expected = finished(kind, tmp_path / "without").table()
         world = finished(kind, tmp_path / "with", drawn(seed, 0.05))
         assert world.table() == expected
+
+
+class TestWarmStart:
+    def test_configs_of_earlier_experiments_come_first(self, tmp_path: Path) -> None:
+        trials = finished("warm", tmp_path).experiment.engine.state.trials.values()
+        assert [msgspec.msgpack.decode(trial.params)["x"] for trial in trials][:2] == [0.75, 0.5]
 
 
 class TestUndecided:

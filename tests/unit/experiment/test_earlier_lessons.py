@@ -14,12 +14,27 @@ pytest.importorskip("threadpoolctl")
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import TrainableRef
+from trialpod.storage.options import StorageOptions
 from trialpod.tune import TuneConfig, uniform
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.search import BasicVariantGenerator
 from trialpod_operator.api.loader import load_manifests
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.cluster.experiment_plan import make_plan
+from trialpod_operator.cluster.storage_access import StorageLocation
+from trialpod_operator.decider.code import load_plan, pack_code
+from trialpod_operator.experiment.decisions.messages import (
+    DecisionAnswer,
+    DecisionRequest,
+    decode_answer,
+    encode,
+    read_lessons,
+)
+from trialpod_operator.experiment.durable import DurableExperiment
+from trialpod_operator.experiment.own_code import pack_manifest
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_manifest, plan_from_request
 from trialpod_operator.experiment.warm_start import EarlierHere
+from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest
 
 
 def store(folder: Path, losses: dict[float, Any], metric: str = "loss", **more: Any) -> None:
@@ -32,7 +47,7 @@ def store(folder: Path, losses: dict[float, Any], metric: str = "loss", **more: 
         (folder / f"t{number}" / "result.json").write_text(json.dumps(row) + "\n")
 
 
-def planned(parent: Path, warm_start: Any, stored: Any = None, **more: Any) -> ExperimentPlan:
+def manifest(warm_start: Any, **more: Any) -> TuneExperiment:
     spec = {
         "trainable": {"entrypoint": "a:b"},
         "searchSpace": {"x": {"uniform": [0, 1]}, "y": {"uniform": [0, 1]}},
@@ -44,13 +59,18 @@ def planned(parent: Path, warm_start: Any, stored: Any = None, **more: Any) -> E
         "warmStart": warm_start,
         **more,
     }
-    manifest = {
+    document = {
         "apiVersion": "trialpod.dev/v1alpha1",
         "kind": "TuneExperiment",
         "metadata": {"name": "now"},
         "spec": {key: value for key, value in spec.items() if value is not None},
     }
-    (experiment,) = load_manifests(json.dumps(manifest), "now.json")
+    (experiment,) = load_manifests(json.dumps(document), "now.json")
+    return experiment
+
+
+def planned(parent: Path, warm_start: Any, stored: Any = None, **more: Any) -> ExperimentPlan:
+    experiment = manifest(warm_start, **more)
     return plan_from_manifest(experiment, Path("."), stored, earlier=EarlierHere(parent, "", "now"))
 
 
@@ -207,3 +227,105 @@ class TestScript:
     def test_needs_the_search_auto(self) -> None:
         with pytest.raises(InvalidInputError, match='give algorithm="auto"'):
             TuneConfig(metric="loss", mode="min", warm_start={"auto": True})
+
+
+def never(trial_id: str, result: dict[str, Any]) -> bool:
+    return False
+
+
+class TestDecider:
+    """It learns what the operator learned, and opens nothing itself."""
+
+    def followed(
+        self, experiment: TuneExperiment, code: bytes, parent: Path, stored: Any = None
+    ) -> tuple[ExperimentPlan, ExperimentPlan]:
+        """Return the operator's plan, and the one of a decider that it starts."""
+        location = StorageLocation(uri=f"{parent}/now", own=StorageOptions(), pods=StorageOptions())
+        plan = make_plan(experiment, location, "team", stored, None, lambda: code)
+        opened = DurableExperiment(plan, parent / "now", lambda: 1.0)
+        assert opened.decisions is not None
+        try:
+            answer = opened.decisions.handle(DecisionRequest())
+            assert isinstance(answer, DecisionAnswer)
+            start = decode_answer(encode(answer)).start
+            assert start is not None
+        finally:
+            opened.journaled._journal.close()
+        return plan, load_plan(start.code, start.seed, start.name, lessons=read_lessons(start))
+
+    @pytest.mark.parametrize("warm_start", [{"experiments": ["climb"]}, {"auto": True}])
+    @pytest.mark.parametrize("script", [False, True])
+    def test_has_the_lessons_of_auto(self, tmp_path: Path, warm_start: Any, script: bool) -> None:
+        store(tmp_path / "climb", {0.1: 3, 0.2: 1}, y=0.5)
+        expected = suggested(planned(tmp_path, warm_start), 20)
+        if script:
+            given = ExperimentRequest(
+                name="now",
+                storage_path=str(tmp_path),
+                storage_uri="s3://tune/runs/now",
+                trainable=TrainableRef(pickle="s3://tune/runs/now/code", sha256="0" * 64),
+                trainable_name="b",
+                is_class=False,
+                param_space={"x": uniform(0, 1), "y": uniform(0, 1)},
+                metric="loss",
+                mode="min",
+                num_samples=40,
+                seed=3,
+                algorithm="auto",
+                warm_start=warm_start,
+                stop=never,
+            )
+            code = pack_code(given)
+            decider = {"uri": "s3://tune/runs/now/decider", "sha256": "0" * 64}
+            document = build_manifest(given, ClusterSettings(namespace="team"), given.trainable.pickle or "",
+                                      decider=decider)  # fmt: skip
+            (experiment,) = load_manifests(json.dumps(document), "now.json")
+        else:
+            own = {"stoppers": [{"entrypoint": f"{__name__}:never"}]}
+            experiment = manifest(warm_start, decider=own, storage={"uri": "s3://tune/runs"})
+            code = pack_manifest(experiment)
+        plan, first = self.followed(experiment, code, tmp_path)
+        assert first.document["warmStart"] == {"lessons": plan.document["warmStart"]["lessons"]}
+        assert suggested(first, 20) == expected
+        shutil.rmtree(tmp_path / "climb")
+        _, again = self.followed(experiment, code, tmp_path, json.loads(json.dumps(plan.document)))
+        assert suggested(again, 20) == expected
+
+    def test_has_the_lessons_of_a_named_search(self, tmp_path: Path) -> None:
+        pytest.importorskip("optuna")
+        store(tmp_path / "climb", {0.1: 3, 0.2: 1}, y=0.5)
+        search = {"name": "optuna", "parameters": {"warm_start": "climb"}}
+        expected = suggested(planned(tmp_path, None, algorithm=None, searchAlgorithm=search), 12)
+        own = {"scheduler": {"entrypoint": "trialpod.tune.schedulers:FIFOScheduler"}}
+        experiment = manifest(
+            None, algorithm=None, searchAlgorithm=search, decider=own, storage={"uri": "s3://tune/runs"}
+        )
+        _, decider = self.followed(experiment, pack_manifest(experiment), tmp_path)
+        assert suggested(decider, 12) == expected
+
+    def test_a_script_search_that_needs_a_neighbour_is_told(self, tmp_path: Path) -> None:
+        pytest.importorskip("optuna")
+        from trialpod.tune.search import OptunaSearch
+
+        given = ExperimentRequest(
+            name="now",
+            storage_path=str(tmp_path),
+            trainable=TrainableRef(entrypoint="a:b"),
+            trainable_name="b",
+            is_class=False,
+            param_space={"x": uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            search_alg=OptunaSearch(warm_start="climb"),
+            stop=never,
+        )
+        with pytest.raises(InvalidInputError, match=r"'climb' cannot be opened .* add_evaluated_experiment\(place\)"):
+            suggested(load_plan(pack_code(given), 3, "now"), 1)
+        store(tmp_path / "climb", {0.1: 3, 0.2: 1})
+        taught = OptunaSearch(metric="loss", mode="min")
+        assert taught.add_evaluated_experiment(tmp_path / "climb") == 2
+        given.search_alg = taught
+        plan = load_plan(pack_code(given), 3, "now")
+        suggested(plan, 1)
+        log = plan.search.searcher.get_state()["log"]  # type: ignore[attr-defined]
+        assert [entry[0] for entry in log] == ["add", "add", "ask"]

@@ -19,6 +19,9 @@ Invariants:
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import msgspec
 
 from trialpod.protocol.messages import PROTOCOL_VERSION, Horizon, Message
@@ -56,6 +59,7 @@ class DeciderStart(Message):
     snapshot: bytes | None = None  # an engine's
     decision_timeout_s: float = 30.0
     suggestion_timeout_s: float = 600.0
+    lessons: bytes = b""  # JSON: of earlier experiments, which a decider cannot read
 
 
 class Item(msgspec.Struct, array_like=True):
@@ -115,6 +119,17 @@ def encode(message: DecisionRequest | DecisionAnswer) -> bytes:
 def decode_request(data: bytes) -> DecisionRequest:
     """Read a decider's call; raises msgspec.MsgspecError, UnicodeDecodeError or RecursionError."""
     return _request_decoder.decode(data)
+
+
+def encode_lessons(lessons: list[list[Any]]) -> bytes:
+    """Return `DeciderStart.lessons`: the JSON that the stored document has, whose integers may have over 64 bits."""
+    return json.dumps(lessons).encode() if lessons else b""
+
+
+def read_lessons(start: DeciderStart) -> list[list[Any]]:
+    """Return what `encode_lessons` was given."""
+    found: list[list[Any]] = json.loads(start.lessons) if start.lessons else []
+    return found
 
 
 def decode_answer(data: bytes) -> DecisionAnswer:

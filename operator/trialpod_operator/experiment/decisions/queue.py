@@ -51,6 +51,7 @@ from trialpod_operator.experiment.decisions.messages import (
     DecisionAnswer,
     DecisionRequest,
     Item,
+    encode_lessons,
 )
 from trialpod_operator.experiment.decisions.stand_ins import FollowedScheduler, FollowedSearch
 from trialpod_operator.experiment.decisions.values import read_part
@@ -370,6 +371,7 @@ class DecisionQueue:
                 snapshot=self._journaled.engine_snapshot(),
                 decision_timeout_s=self._decided.decision_timeout_s,
                 suggestion_timeout_s=self._decided.suggestion_timeout_s,
+                lessons=encode_lessons(self._decided.lessons),
             ),
         )
 
