@@ -8,6 +8,7 @@ import logging
 import pickle
 import sys
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,8 @@ class TestSmallParts:
         )
         assert names["RunConfig"] is tune.RunConfig
         assert names["NewExperimentAnalysis"] is tune.ExperimentAnalysis
+        for module in ("tune", "tune.analysis", "tune.analysis.experiment_analysis"):
+            assert "experiment_dir" in signature(bound(f"from ray.{module} import Analysis as A")["A"]).parameters
         assert names["get_runtime_context"]().get_job_id
         assert tune.schedulers.ResourceChangingScheduler(None, names["evenly_distribute_cpus_gpus"])
         with pytest.raises(NotSupportedError, match="MLflowLoggerCallback"):

@@ -11,6 +11,7 @@ import pytest
 
 from memory_backend import MemoryBackend
 from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.legacy.analysis import Analysis
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import ExperimentAnalysis
 from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
@@ -227,6 +228,28 @@ class TestPath:
         backend.outcomes["s3://bucket/exp"] = outcome(tmp_path, [[1.0]])
         path = "s3://bucket/exp/experiment_state-2026-01-01_00-00-00.json"
         assert len(ExperimentAnalysis(path, backend=backend).trials) == 1
+
+
+class TestAnalysis:
+    @pytest.mark.parametrize(
+        "made",
+        [
+            lambda place: Analysis(place, "score", "max", "json"),
+            lambda place: Analysis(experiment_dir=place, default_metric="score", default_mode="max", file_type="csv"),
+        ],
+    )
+    def test_takes_a_directory_as_in_ray_1(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: MemoryBackend, made: Any
+    ) -> None:
+        monkeypatch.setattr("trialpod.tune.tuner.get_backend", lambda name=None: backend)
+        backend.outcomes[str(tmp_path)] = outcome(tmp_path, [[1.0], [2.0]])
+        analysis = made(str(tmp_path))
+        assert analysis.best_config["x"] == 1
+        assert len(analysis.dataframe()) == 2
+
+    def test_is_the_class_of_all_as_in_ray(self, analysis: ExperimentAnalysis) -> None:
+        assert isinstance(analysis, Analysis)
+        assert not isinstance(3, Analysis)
 
 
 class TestSubclass:
