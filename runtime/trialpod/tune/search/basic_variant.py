@@ -70,7 +70,7 @@ class BasicVariantGenerator(SearchAlgorithm):
                 Ray's. None is NumPy's global generator when the script has seeded it (``numpy.random.seed``). Of a
                 script whose trials run in a cluster this generator travels as a text.
             seed: of draws that do not depend on each other: a longer run begins with those of a shorter one, and no
-                NumPy is needed. None takes one from the operating system (it is part of the state).
+                NumPy is needed. None takes the experiment's.
             order: names of parameters in the order in which a script has them ("lr", "model/depth"), where what
                 brought the search space here does not keep it.
 
@@ -98,6 +98,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._random_state = random_state
         self._draws = None if random_state is None else generator_of(random_state)
         self._follows_numpy = seed is None and random_state is None
+        self._has_seed = seed is not None or isinstance(random_state, int) or is_state_text(random_state)
         if seed is not None:
             self._seed = seed
         elif isinstance(random_state, int):
@@ -121,17 +122,30 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._live: dict[str, None] = {}
         self._constants: tuple[int, dict[Path, Any]] | None = None
 
-    def configure(self, space: dict[str, Any], num_samples: int = 1, id_prefix: str | None = None) -> None:
+    def configure(
+        self,
+        space: dict[str, Any],
+        num_samples: int = 1,
+        id_prefix: str | None = None,
+        *,
+        seed: int | None = None,
+        chosen_seed: bool = True,
+    ) -> None:
         """Set what to search; called once, before the first suggestion.
 
         Args:
             space: the search space with its domains and grids.
             num_samples: how often to go through the grid; -1 continues forever.
             id_prefix: first part of the trial ids; None takes five hex digits from the seed.
+            seed: the experiment's, where the generator was made without one; None takes one from the operating system
+                (it is part of the state).
+            chosen_seed: the user chose that seed: then NumPy's global generator is not drawn from.
 
         Raises:
             InvalidInputError: the space, a point of `points_to_evaluate` or `num_samples` cannot be used.
         """
+        if seed is not None and not self._has_seed:
+            self._seed = seed
         if self._order:
             space = in_order(space, self._order)
         self._space = VariantSpace(space)
@@ -145,17 +159,14 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._id_prefix = id_prefix
         self._next, self._live, self._constants = 0, {}, None  # of an earlier experiment
         draws = self._draws
-        if draws is None and self._follows_numpy and script_seeded_numpy():
+        follows_numpy = self._follows_numpy and (seed is None or not chosen_seed)
+        if draws is None and follows_numpy and script_seeded_numpy():
             draws = NumpyDraws()
         if not any(map(has_domain, [*overlaid, space])):
             draws = None  # grids alone have the same order in any case
         if draws is None and any(map(has_drawn_grid, [*overlaid, space])):
             draws = random.Random(f"{self._seed}/stream")
         self._stream = None if draws is None else self._stream_of(draws)
-
-    def follow_numpy(self) -> None:
-        """Draw from NumPy's global generator if the script has seeded it: the seed was not chosen here."""
-        self._follows_numpy = True
 
     @property
     def draws_from_script(self) -> bool:

@@ -40,11 +40,12 @@ def prepare(
     seed: int | None = None,
     chosen_seed: bool = True,
 ) -> SearchAlgorithm:
-    """Return a search algorithm that is configured; `objectives` go before `metric` and `mode`."""
+    """Return a search algorithm that is configured; `objectives` go before `metric` and `mode`.
+
+    `chosen_seed` says whether the user chose the seed, or it was drawn for the experiment.
+    """
     if given is None:
-        given = BasicVariantGenerator(seed=seed)
-        if not chosen_seed:
-            given.follow_numpy()
+        given = BasicVariantGenerator()
     search = as_search_algorithm(given)
     goal: dict[str, Any] = {"metric": metric, "mode": mode}
     if objectives:
@@ -56,7 +57,7 @@ def prepare(
         search.set_num_samples(num_samples)
         return search
     known = _parameters(getattr(configure, "__func__", None)) or inspect.signature(configure).parameters
-    further = {**goal, "seed": seed}
+    further = {**goal, "seed": seed, "chosen_seed": chosen_seed}
     configure(space, num_samples, **{name: value for name, value in further.items() if name in known})
     return search
 

@@ -7,12 +7,13 @@ import logging
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search import create_searcher
+from trialpod.tune.search import create_searcher, prepare
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import choice, grid_search, randint, sample_from, uniform
 from trialpod.tune.search.search_algorithm import Suggestion
@@ -167,6 +168,46 @@ def test_second_experiment_gets_all_samples(arguments: dict[str, Any]) -> None:
     assert None not in first
     assert [each.trial_id for each in later] == [f"fghij_{number:05d}" for number in range(3)]
     assert all(5 <= each.config["lr"] <= 6 for each in later)
+
+
+class TestExperimentSeed:
+    """A generator that was made without a seed has the experiment's."""
+
+    def made(self, seed: int | None = 7, *, chosen: bool = True, **arguments: Any) -> Any:
+        given = BasicVariantGenerator(**arguments)
+        return prepare(given, space=SPACE, num_samples=2, seed=seed, chosen_seed=chosen)
+
+    @pytest.mark.parametrize("arguments", [{}, {"constant_grid_search": True}])
+    def test_restart_continues_with_the_same_trials(self, arguments: dict[str, Any]) -> None:
+        first, again = self.made(**arguments), self.made(**arguments)
+        for _ in range(2):
+            again.adopt(first.next_suggestion())
+        assert all_of(again) == all_of(first)
+
+    def test_own_seed_stays(self) -> None:
+        own = prepare(BasicVariantGenerator(seed=7), space=SPACE, num_samples=2, seed=3)
+        assert all_of(own) == all_of(self.made(seed=7))
+
+    def test_own_generator_draws_and_ids_are_the_experiments(self) -> None:
+        trials = all_of(self.made(random_state=np.random.RandomState(3)))
+        assert trials == all_of(self.made(random_state=np.random.RandomState(3)))
+        assert [each.config for each in trials] != [each.config for each in all_of(self.made())]
+        assert [each.trial_id for each in trials] == [each.trial_id for each in all_of(self.made())]
+
+    def test_chosen_seed_goes_before_numpys_generator(self) -> None:
+        plain = all_of(self.made())
+        before = np.random.get_state()
+        try:
+            np.random.seed(3)
+            assert all_of(self.made()) == plain
+            followed = all_of(self.made(chosen=False))
+            np.random.seed(3)
+            alone = BasicVariantGenerator()
+            alone.configure(SPACE, 2)
+            assert [each.config for each in all_of(alone)] == [each.config for each in followed]
+            assert [each.trial_id for each in followed] == [each.trial_id for each in plain]
+        finally:
+            np.random.set_state(before)
 
 
 def test_minus_one_samples_never_end() -> None:
