@@ -13,12 +13,12 @@ import logging
 import os
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from ipaddress import ip_address
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, build_opener
 
@@ -26,7 +26,8 @@ from trialpod.protocol.command import MetricsSpec
 from trialpod.tune.command.metrics.event_files import DamagedError, read_scalars
 from trialpod.tune.command.metrics.lines import MAX_LINE_BYTES, decode
 from trialpod.tune.command.metrics.prometheus import MAX_BYTES, samples
-from trialpod.tune.command.metrics.rows import mlflow_point, reader_for
+from trialpod.tune.command.metrics.reader import LineReader
+from trialpod.tune.command.metrics.rows import CsvReader, mlflow_point, reader_for
 from trialpod.tune.command.metrics.text import Number
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ _REMEMBERED_LINES = 1000
 _FIRST_LINES = 100_000
 _HISTORY_LINES = 100
 _SCRAPE_TIMEOUT_S = 2.0
+
+_Item = TypeVar("_Item")
 
 Found = tuple[dict[str, Number], int | None]
 """Values that were found together, and the step that was said with them."""
@@ -52,7 +55,20 @@ class Source(Protocol):
         ...
 
 
-class GrowingFile:
+def parse_text(line: bytes) -> tuple[int, str]:
+    """Return the hash and the text of a line."""
+    return hash(line), decode(line[:MAX_LINE_BYTES])
+
+
+def _rows(reader: CsvReader) -> Callable[[bytes], tuple[int, dict[str, Number]]]:
+    def parse(line: bytes) -> tuple[int, dict[str, Number]]:
+        text = decode(line[:MAX_LINE_BYTES], " \r\n")  # a tab may stand for an empty first column
+        return reader.read_row(text) if text.strip() else (hash(line), {})
+
+    return parse
+
+
+class GrowingFile(Generic[_Item]):
     """New lines of a file that grows, or is rewritten with old lines in front.
 
     A rewritten file may be read while the program still writes it: one that has only lines of before, and fewer, is
@@ -60,11 +76,13 @@ class GrowingFile:
 
     Args:
         path: the file; it need not exist yet.
+        parse: returns a line's hash, by which it is known again, and what is to be yielded for it, if that is true.
         skip: whether what is in it now is passed over.
     """
 
-    def __init__(self, path: str, *, skip: bool) -> None:
+    def __init__(self, path: str, parse: Callable[[bytes], tuple[int, _Item]], *, skip: bool) -> None:
         self.path = path
+        self._parse = parse
         self._forget()
         self._held: int | None = None  # the hash of a file that may still be written
         if skip:
@@ -80,7 +98,7 @@ class GrowingFile:
         self._first = array("q")
         self._recent: deque[int] = deque(maxlen=_REMEMBERED_LINES)
 
-    def old_lines(self) -> Iterator[str]:
+    def old_lines(self) -> Iterator[_Item]:
         """Yield the whole lines of an earlier attempt; one without an end is passed over, also when it gets one."""
         yield from self.lines(last=False)
         with contextlib.suppress(OSError), open(self.path, "rb") as file:
@@ -89,8 +107,8 @@ class GrowingFile:
                 self._advance(data)
                 self._unended_since = os.fstat(file.fileno()).st_mtime_ns
 
-    def lines(self, *, last: bool) -> Iterator[str]:
-        """Yield whole lines that have come; with `last` also one without an end."""
+    def lines(self, *, last: bool) -> Iterator[_Item]:
+        """Yield whole lines that have come, parsed; with `last` also one without an end."""
         try:
             with open(self.path, "rb") as file:
                 if self._was_rewritten(file.fileno()):
@@ -98,8 +116,7 @@ class GrowingFile:
                     content = hash(data)
                     if not last or len(data) == _READ_BYTES:
                         data = data[: data.rfind(b"\n") + 1]
-                    lines = data.splitlines()
-                    hashes = [hash(line) for line in lines]
+                    hashes, items = self._parsed(data)
                     if not last and content != self._held and self._may_be_unfinished(hashes):
                         self._held = content
                         return
@@ -107,7 +124,7 @@ class GrowingFile:
                     self._forget()
                     self._remember(hashes)
                     self._advance(data)
-                    yield from _texts(lines[known:])
+                    yield from filter(None, items[known:])
                 self._held = None
                 file.seek(self._offset)
                 while data := file.read(_READ_BYTES):
@@ -116,13 +133,17 @@ class GrowingFile:
                         end = len(data)
                     if not end:
                         return
-                    lines = self._without_rest(data[:end]).splitlines()
-                    self._remember([hash(line) for line in lines])
-                    yield from _texts(lines)
+                    hashes, items = self._parsed(self._without_rest(data[:end]))
+                    self._remember(hashes)
+                    yield from filter(None, items)
                     self._advance(data[:end])
                     file.seek(self._offset)
         except (FileNotFoundError, NotADirectoryError, PermissionError, IsADirectoryError):
             return
+
+    def _parsed(self, data: bytes) -> tuple[list[int], list[_Item]]:
+        parsed = [self._parse(line) for line in data.splitlines()]
+        return [key for key, _ in parsed], [item for _, item in parsed]
 
     def _was_rewritten(self, descriptor: int) -> bool:
         if not self._offset:
@@ -172,20 +193,12 @@ class GrowingFile:
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
 
-def _texts(lines: list[bytes]) -> Iterator[str]:
-    for line in lines:
-        if text := decode(line[:MAX_LINE_BYTES]):
-            yield text
-
-
 class FileSource:
-    """A file of JSON lines, CSV, or lines as on an output."""
+    """A file of JSON lines, or of lines as on an output."""
 
-    def __init__(self, path: str, spec: MetricsSpec, wanted: tuple[str, ...]) -> None:
-        self._reader = reader_for(path, spec, wanted)
-        self._file = GrowingFile(path, skip=False)
-        for line in self._file.old_lines():
-            self._reader.read(line)  # for the header of a CSV file
+    def __init__(self, path: str, reader: LineReader) -> None:
+        self._reader = reader
+        self._file = GrowingFile(path, parse_text, skip=True)
         self.seen = self._reader.seen
 
     def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
@@ -193,6 +206,19 @@ class FileSource:
         for line in self._file.lines(last=last):
             if values := self._reader.read(line):
                 yield values, None
+
+
+class CsvSource:
+    """A CSV file."""
+
+    def __init__(self, path: str, reader: CsvReader) -> None:
+        self._file = GrowingFile(path, _rows(reader), skip=True)  # what is skipped has the header
+        self.seen = reader.seen
+
+    def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
+        """Yield the metrics of new rows."""
+        for values in self._file.lines(last=last):
+            yield values, None
 
 
 class _Points:
@@ -257,7 +283,7 @@ class MlflowSource:
         self._folder = Path(folder)
         self._points = _Points()
         self.seen = self._points.seen
-        self._files: dict[Path, GrowingFile] = {}
+        self._files: dict[Path, GrowingFile[str]] = {}
         self._find(skip=True)
 
     def _find(self, *, skip: bool) -> None:
@@ -267,7 +293,7 @@ class MlflowSource:
             for folder, _, names in os.walk(os.path.join(run, "metrics")):
                 for path in (Path(folder, name) for name in names):
                     if path.is_file() and path not in self._files:
-                        self._files[path] = GrowingFile(str(path), skip=skip)
+                        self._files[path] = GrowingFile(str(path), parse_text, skip=skip)
 
     def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
         """Yield new points, by step."""
@@ -322,7 +348,8 @@ def open_sources(spec: MetricsSpec, wanted: tuple[str, ...]) -> list[Source]:
     """Return the sources beside the output; the paths of `spec` are not templates any more."""
     found: list[Source] = []
     if spec.file:
-        found.append(FileSource(spec.file, spec, wanted))
+        reader = reader_for(spec.file, spec, wanted)
+        found.append(CsvSource(spec.file, reader) if isinstance(reader, CsvReader) else FileSource(spec.file, reader))
     if spec.tensorboard:
         found.append(TensorBoardSource(spec.tensorboard))
     if spec.mlflow:

@@ -34,6 +34,7 @@ from trialpod.runner.command.sources import (
     PrometheusSource,
     TensorBoardSource,
     open_sources,
+    parse_text,
 )
 from trialpod.tune.command.metrics.reader import LineReader
 
@@ -310,7 +311,7 @@ class TestFiles:
     def test_whole_lines_once(self, tmp_path):
         path = tmp_path / "log"
         path.write_text("a=0\n")
-        file = GrowingFile(str(path), skip=True)
+        file = GrowingFile(str(path), parse_text, skip=True)
         with path.open("a") as out:
             for text, expected in [("a=1\na", ["a=1"]), ("=2\n", ["a=2"]), ("", []), ("a=3", [])]:
                 out.write(text)
@@ -331,7 +332,7 @@ class TestFiles:
 
     def test_a_file_that_is_caught_while_it_is_rewritten(self, tmp_path):
         path = tmp_path / "log"
-        file = GrowingFile(str(path), skip=True)
+        file = GrowingFile(str(path), parse_text, skip=True)
         for text, expected in [
             ("a\nb\n", ["a", "b"]), ("", []), ("a\nb\nc\n", ["c"]), ("a\n", []), ("a\nb", []),
             ("a\nb\nc\nd\n", ["d"]), ("b\n", []), ("b\nc\nd\ne\n", ["e"]),
@@ -341,7 +342,7 @@ class TestFiles:
 
     def test_long_lines_of_a_rewritten_file_are_known_again(self, tmp_path):
         path = tmp_path / "log"
-        file = GrowingFile(str(path), skip=True)
+        file = GrowingFile(str(path), parse_text, skip=True)
         first, second, third = (f"{number} {'x' * 300}" for number in range(3))
         for lines, expected in [([first, second], [first, second]), ([second, third], [third])]:
             path.write_text("".join(f"{line}\n" for line in lines))
@@ -349,7 +350,7 @@ class TestFiles:
 
     def test_the_changed_end_of_a_long_file_is_read_alone(self, tmp_path):
         path = tmp_path / "log"
-        file = GrowingFile(str(path), skip=True)
+        file = GrowingFile(str(path), parse_text, skip=True)
         lines = [str(number) for number in range(1500)]
         for wanted, expected in [
             (lines, lines), (lines[:700], []), ([*lines[:-1], "x", "y"], ["x", "y"]),
@@ -360,7 +361,7 @@ class TestFiles:
     def test_a_file_that_stays_shorter_was_begun_again(self, tmp_path):
         path = tmp_path / "log"
         path.write_text("a\nb\nc\n")
-        file = GrowingFile(str(path), skip=True)
+        file = GrowingFile(str(path), parse_text, skip=True)
         path.write_text("a\n")
         assert [list(file.lines(last=False)) for _ in range(3)] == [[], ["a"], []]
         path.write_text("z\n")
@@ -371,7 +372,7 @@ class TestFiles:
         path = tmp_path / "log"
         path.write_text("loss=1")
         os.utime(path, ns=(1, 1))
-        file = GrowingFile(str(path), skip=True)
+        file = GrowingFile(str(path), parse_text, skip=True)
         assert list(file.lines(last=True)) == []
         path.write_text(text)
         assert list(file.lines(last=False)) == []
@@ -384,6 +385,40 @@ class TestFiles:
         with path.open("a") as out:
             out.write("2,0.25\n")
         assert list(source.poll(0.0)) == [({"epoch": 2, "loss": 0.25}, None)]
+
+    def test_csv_header_that_gets_more_names(self, tmp_path):
+        """Lightning's CSVLogger writes the whole file again when a metric comes for the first time."""
+        path = tmp_path / "m.csv"
+        (source,) = open_sources(MetricsSpec(file=str(path)), ())
+        for text, expected in [
+            ("epoch,step,train_loss\n0,9,0.9\n", [{"epoch": 0, "step": 9, "train_loss": 0.9}]),
+            ("epoch,lr,step,train_loss\n0,,9,0.9\n", []),
+            (
+                "epoch,lr,step,train_loss\n0,,9,0.9\n1,0.01,19,0.7\n",
+                [{"epoch": 1, "lr": 0.01, "step": 19, "train_loss": 0.7}],
+            ),
+            (
+                "epoch,lr,step,train_loss,val_loss\n0,,9,0.9,\n1,0.01,19,0.7,\n1,,19,,0.6\n",
+                [{"epoch": 1, "step": 19, "val_loss": 0.6}],
+            ),
+        ]:
+            path.write_text(text)
+            assert [values for values, _ in [*source.poll(0.0), *source.poll(0.0)]] == expected
+
+    def test_csv_header_that_comes_again_with_other_names(self, tmp_path):
+        path = tmp_path / "m.csv"
+        (source,) = open_sources(MetricsSpec(file=str(path)), ())
+        path.write_text("epoch,loss\n1,0.5\nepoch,acc,loss\n1,0.9,0.5\n")
+        assert [values for values, _ in source.poll(0.0)] == [
+            {"epoch": 1, "loss": 0.5},
+            {"epoch": 1, "acc": 0.9, "loss": 0.5},
+        ]
+
+    def test_tsv_with_an_empty_first_name(self, tmp_path):
+        path = tmp_path / "m.tsv"
+        (source,) = open_sources(MetricsSpec(file=str(path)), ())
+        path.write_text("\tepoch\tloss\n0\t1\t0.5\n\t2\t\n")
+        assert [values for values, _ in source.poll(0.0)] == [{"epoch": 1, "loss": 0.5}, {"epoch": 2}]
 
     def test_mlflow_store(self, tmp_path):
         source = MlflowSource(str(tmp_path))

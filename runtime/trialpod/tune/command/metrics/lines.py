@@ -48,11 +48,11 @@ class LineSplitter:
             self._partial += piece[:room]
 
 
-def decode(line: bytes) -> str:
-    """Return the text of a line as the readers of metrics take it."""
+def decode(line: bytes, strip: str | None = None) -> str:
+    """Return the text of a line as the readers of metrics take it, stripped of these characters (None: all blank)."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
         if line.startswith(_UTF_16_MARKS):
             line = line[2:]
     text = line.decode("utf-8", "replace").removeprefix("\ufeff")
-    return (_ESCAPE.sub("", text) if "\x1b" in text else text).strip()
+    return (_ESCAPE.sub("", text) if "\x1b" in text else text).strip(strip)

@@ -11,7 +11,7 @@ from trialpod.tune.command.metrics.text import Number, number
 
 
 class CsvReader:
-    """Reads rows of comma-, semicolon- or tab-separated values below a header."""
+    """Reads rows of comma-, semicolon- or tab-separated values below a header, which may come again with others."""
 
     def __init__(self) -> None:
         self._header: list[str] | None = None
@@ -19,21 +19,26 @@ class CsvReader:
         self.seen: dict[str, Number] = {}
 
     def read(self, line: str) -> dict[str, Number]:
-        """Return the numbers of a row by the names of the header; {} for the header itself."""
+        """Return the numbers of a row by the names of the header; {} for a header."""
+        return self.read_row(line)[1]
+
+    def read_row(self, line: str) -> tuple[int, dict[str, Number]]:
+        """Return which row it is, the same when columns that are empty in it are added, and what `read` returns."""
         if self._header is None:
             self._delimiter = max(",;\t", key=line.count)
-            self._header = self._cells(line)
-            return {}
         cells = self._cells(line)
-        if cells == self._header:
-            return {}  # a program that started again
-        found = {}
-        for name, cell in zip(self._header, cells, strict=False):
-            value = number(cell)
-            if name and value is not None:
-                found[name] = value
+        if self._header is None or cells == self._header or self._is_header(cells):
+            self._header = cells
+            return hash("header"), {}
+        row = list(zip(self._header, cells, strict=False))
+        found = {name: value for name, cell in row if name and (value := number(cell)) is not None}
         self.seen.update(found)
-        return found
+        return hash(tuple(sorted(pair for pair in row if pair[1]))), found
+
+    def _is_header(self, cells: list[str]) -> bool:
+        """Return whether a row is another header: all its columns have names, and some are those of before."""
+        known = {name for name in self._header or () if name}
+        return all(cells[1:]) and not known.isdisjoint(cells) and all(number(cell) is None for cell in cells)
 
     def _cells(self, line: str) -> list[str]:
         row = next(csv.reader(io.StringIO(line), delimiter=self._delimiter), [])
