@@ -22,8 +22,13 @@ from trialpod.tune.sync_config import SyncConfig, warn_of_unused_local_dir
 from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 from trialpod.tune.tuner import Tuner
 
+
+class TrialExecutor:
+    """What `tune.run(trial_executor=...)` accepts: the executor of Ray's, which an experiment here does not use."""
+
+
 _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "trial_executor": ((None,), "leave it out"),
+    "trial_executor": ((None, TrialExecutor), "leave it out"),
     "sync_to_cloud": ((None, False, True), "give storage_path an s3:// URI instead"),
     "sync_to_driver": ((None, False, True), "leave it out: trials write to storage_path"),
     "sync_function": ((None,), "give storage_path an s3:// URI instead"),
@@ -200,10 +205,6 @@ def _only_as_asked(config: CheckpointConfig | None) -> CheckpointConfig | None:
 
 def _refuse(where: str, name: str, value: Any) -> None:
     harmless, remedy = _NOT_SUPPORTED[name]
-    if name == "trial_executor" and value is not None:
-        from trialpod.legacy.internals import RayTrialExecutor
-
-        harmless = (RayTrialExecutor,)
     if not any(_is(value, other) for other in harmless):
         raise NotSupportedError(f"{where}({name}={value!r}): {name} is not supported; {remedy}")
 

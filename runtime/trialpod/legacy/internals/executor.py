@@ -13,6 +13,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.legacy.internals.trial import Trial
+from trialpod.legacy.run_arguments import TrialExecutor
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import to_resources
 
@@ -46,7 +47,7 @@ class ExecutorEvent:
     result: Any = None
 
 
-class RayTrialExecutor:
+class RayTrialExecutor(TrialExecutor):
     """Starts, trains, saves, pauses and ends Trainables in this process, one thing after the other.
 
     Args:
