@@ -10,16 +10,115 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.api.models import API_VERSION
 from trialpod_operator.api.paths import Path
 from trialpod_operator.api.quantity import parse_quantity
 
 TRIAL_CONTAINER = "trial"
 
+OWN_PREFIX = f"{API_VERSION.partition('/')[0]}/"
+"""Of trialpod's labels and annotations, by which it finds its pods and knows what it has done with them."""
+
+_MAPPING, _TEXTS, _LIST, _MAPPINGS = "a mapping", "a mapping of texts", "a list", "a list of mappings"
+_TEXT, _WHOLE = "a text", "a whole number"
+_TYPES: Mapping[str, Any] = {
+    _MAPPING: dict, _TEXTS: dict, _LIST: list, _MAPPINGS: list, _TEXT: str, _WHOLE: int
+}  # fmt: skip
+
+_METADATA = (
+    ("metadata.labels", _TEXTS, "{team: vision}"),
+    ("metadata.annotations", _TEXTS, '{example.com/note: "1"}'),
+)
+_CONTAINER = (
+    ("env", _MAPPINGS, "[{name: LEVEL, value: debug}]"),
+    ("env[].name", _TEXT, "LEVEL"),
+    ("volumeMounts", _MAPPINGS, "[{name: data, mountPath: /data}]"),
+    ("resources", _MAPPING, "{limits: {memory: 2Gi}}"),
+    ("resources.requests", _MAPPING, "{memory: 2Gi}"),
+    ("resources.limits", _MAPPING, "{memory: 2Gi}"),
+    ("securityContext", _MAPPING, "{runAsUser: 1000}"),
+    ("securityContext.capabilities", _MAPPING, "{add: [SYS_PTRACE]}"),
+    ("securityContext.capabilities.add", _LIST, "[SYS_PTRACE]"),
+)
+_SHAPES: tuple[tuple[str, str, str], ...] = (
+    *_METADATA,
+    ("spec.os", _MAPPING, "{name: linux}"),
+    ("spec.securityContext", _MAPPING, "{runAsUser: 1000}"),
+    ("spec.terminationGracePeriodSeconds", _WHOLE, "30"),
+    ("spec.activeDeadlineSeconds", _WHOLE, "3600"),
+    ("spec.volumes", _MAPPINGS, "[{name: data, emptyDir: {}}]"),
+    ("spec.volumes[].name", _TEXT, "data"),
+    ("spec.initContainers", _MAPPINGS, "[{name: fetch, image: busybox}]"),
+    *(
+        (f"spec.{part}[].{field}", wanted, example)
+        for part in ("initContainers", "containers")
+        for field, wanted, example in _CONTAINER
+    ),
+)
+"""Fields that trialpod reads: path, what stands there, and an example. Those above a field come before it."""
+
+
+def check_outline(template: Mapping[str, Any], *, placeholders: bool = False) -> Iterator[tuple[Path, str]]:
+    """Yield the fields that are not of their type, and the labels and annotations that are trialpod's own.
+
+    Args:
+        template: a pod template, or an object whose metadata are to be checked.
+        placeholders: texts with a placeholder may stand for anything, since they are filled in for each trial.
+    """
+    for place, wanted, example in _SHAPES:
+        for path, value in _values_at(template, tuple(place.split(".")), ()):
+            yield from _wrong_shape(value, path, wanted, example, placeholders)
+    for place, _, _ in _METADATA:
+        for path, value in _values_at(template, tuple(place.split(".")), ()):
+            for key in value if isinstance(value, dict) else ():
+                if str(key).startswith(OWN_PREFIX):
+                    yield (*path, key), "is trialpod's own, which it sets where it is needed; remove it"
+
+
+def _values_at(value: Any, parts: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield what stands at a place such as `spec.volumes[].name`, unless something above it is of another type."""
+    if not parts:
+        yield path, value
+        return
+    name = parts[0].removesuffix("[]")
+    found = value.get(name) if isinstance(value, dict) else None
+    if found is None:
+        return
+    if name == parts[0]:
+        yield from _values_at(found, parts[1:], (*path, name))
+    else:
+        for index, each in enumerate(found if isinstance(found, list) else ()):
+            yield from _values_at(each, parts[1:], (*path, name, index))
+
+
+def _wrong_shape(value: Any, path: Path, wanted: str, example: str, placeholders: bool) -> Iterator[tuple[Path, str]]:
+    if placeholders and _has_placeholder(value):
+        return
+    if not isinstance(value, _TYPES[wanted]) or isinstance(value, bool):
+        seconds = ", of seconds" if wanted == _WHOLE else ""
+        yield path, f"must be {wanted}{seconds}, such as {example}"
+    elif wanted == _TEXTS:
+        for key, each in value.items():
+            if each is not None and not isinstance(each, str):
+                yield (*path, key), "must be a text; put it in quotes"
+    elif wanted == _MAPPINGS:
+        for index, each in enumerate(value):
+            if not isinstance(each, dict) and not (placeholders and _has_placeholder(each)):
+                yield (*path, index), f"must be a mapping; the list is such as {example}"
+
+
+def _has_placeholder(value: Any) -> bool:
+    return isinstance(value, str) and "${trial" in value
+
 
 def check_template(
-    template: Mapping[str, Any], image: str | None, resources: Mapping[str, int | str]
+    template: Mapping[str, Any],
+    image: str | None,
+    resources: Mapping[str, int | str],
+    *,
+    placeholders: bool = False,
 ) -> Iterator[tuple[Path, str]]:
-    """Yield the mistakes as paths below the template and messages."""
+    """Yield the mistakes as paths below the template and messages; `placeholders` as in `check_outline`."""
     for key in template:
         if key not in ("metadata", "spec"):
             guess = nearest(key, ["metadata", "spec"])
@@ -27,6 +126,7 @@ def check_template(
             yield (key,), f"unknown field; {advice} Allowed here: metadata, spec"
         elif not isinstance(template[key], dict):
             yield (key,), "must be a mapping"
+    yield from check_outline(template, placeholders=placeholders)
     pod = template.get("spec")
     if not isinstance(pod, dict):
         return

@@ -172,8 +172,11 @@ class Controller:
         self._closing = True
         while self._opening:
             self._opening.popitem()[1].set_result(None)
-        for controller in self._controllers.values():
-            await controller.close()
+        for key, controller in self._controllers.items():
+            try:
+                await controller.close()
+            except Exception:  # the others are released all the same
+                logger.exception("%s was not closed", key)
 
     # -- shards --
 

@@ -163,6 +163,7 @@ class ExperimentController:
         self._writing = asyncio.Lock()  # held while a status is written, or the experiment is closed
         self._finding: Finding | None = None  # of the latest pass since it was opened or closed
         self._account = AccountView(key)
+        self._uncounted = False  # that it cannot be counted was logged
 
     @property
     def open(self) -> bool:
@@ -177,9 +178,20 @@ class ExperimentController:
     def account(self, now: float) -> Account | None:
         """Return what its trials took, for the metrics; None once it has been closed for a while.
 
+        Where it cannot be counted, it is as if it were closed: the metrics of others do not depend on it.
+
         Args:
             now: seconds since the epoch.
         """
+        try:
+            return self._count(now)
+        except Exception:
+            if not self._uncounted:
+                logger.exception("what %s takes cannot be counted", self.key)
+            self._uncounted = True
+            return self._account.last(now)
+
+    def _count(self, now: float) -> Account | None:
         experiment = self._experiment
         if self._durable is None or self._bindings is None or experiment is None:
             return self._account.last(now)

@@ -69,6 +69,17 @@ class TestPod:
         kept(server, decider=NAMED)
         assert [strict for _, strict in server.created] == [True]
 
+    def test_fault_of_building_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def build(*_given: Any) -> Any:
+            raise AttributeError("'list' object has no attribute 'get'")
+
+        monkeypatch.setattr(keeper_module, "build_decider", build)
+        keeper = kept(Server(), decider=NAMED)
+        problem = keeper.problem(keeper.queue)  # type: ignore[attr-defined]
+        assert problem is not None
+        assert (problem.reason, problem.stalled) == ("InvalidTemplate", True)
+        assert "no pod can be made of it: AttributeError: 'list' object" in problem.message
+
     def test_named_classes_travel_as_the_manifest(self) -> None:
         assert is_manifest(kept(Server(), decider=NAMED).code())
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+import pytest
+
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.decider.pod import build_decider, digest
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions
+from trialpod_operator.cluster.pods.template import TemplateError
 
 OWNER = ObjectRef(namespace="team", name="digits", uid="u-1")
 OPTIONS = PodOptions(address="https://operator:8443", default_image="trialpod/trial:1")
@@ -70,6 +74,13 @@ class TestPod:
         assert only["command"] == ["python", "-m", "trialpod_operator.decider"]
         assert {"name": "A", "value": "1"} in only["env"]
         assert only["resources"]["limits"] == {"cpu": "250m", "memory": "1Gi"}
+
+    def test_annotations_of_trialpod_are_refused(self) -> None:
+        template = {"metadata": {"annotations": {"trialpod.dev/pod-spec": "x"}}}
+        manifest = experiment()
+        unchecked = msgspec.structs.replace(manifest, spec=msgspec.structs.replace(manifest.spec, template=template))
+        with pytest.raises(TemplateError, match=r"annotations\[trialpod\.dev/pod-spec\]: is trialpod's own"):
+            build_decider(unchecked, OWNER, 1, OPTIONS)
 
     def test_resources_are_its_own(self) -> None:
         made = build_decider(experiment(decider={"resources": {"memory": "4Gi"}}), OWNER, 1, OPTIONS)

@@ -9,13 +9,15 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from cluster_world import Play, World
+from cluster_world import Play, World, manifest
 from fake_pods import Caller
 from virtual_time import until
 
 from trialpod.errors import TrainableError
 from trialpod_operator.api.validation import Checked
 from trialpod_operator.cluster import experiment_controller, names
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.pods import pod_work
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.decider.code import load_plan
 from trialpod_operator.experiment.decisions.messages import DecisionAnswer, DecisionRequest, decode_answer, encode
@@ -85,6 +87,74 @@ class TestCheck:
             assert world.condition("Stalled")["reason"] == "InvalidSpec"
             broken = False
             assert (await world.until_over())["trials"]["terminated"] == 1
+
+        play(scenario)
+
+
+class TestTemplate:
+    @pytest.mark.parametrize(
+        ("part", "place"),
+        [
+            ({"metadata": {"labels": ["a"]}}, "metadata.labels"),
+            ({"metadata": {"labels": "a=b"}}, "metadata.labels"),
+            ({"metadata": {"annotations": ["a"]}}, "metadata.annotations"),
+            ({"spec": {"terminationGracePeriodSeconds": "30s"}}, "spec.terminationGracePeriodSeconds"),
+            ({"spec": {"volumes": {"name": "v"}}}, "spec.volumes"),
+            ({"spec": {"containers": [{"name": "trial", "env": {"A": "b"}}]}}, "spec.containers[0].env"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["Pod", "Job"])
+    def test_field_of_another_type_is_refused(self, play: Play, part: Any, place: str, kind: str) -> None:
+        spec, path = {"template": part}, f"spec.template.{place}"
+        if kind == "Job":
+            pod = {**part, "spec": {"containers": [{"name": "trial", "image": "any:1"}], **part.get("spec", {})}}
+            job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": pod}}
+            spec, path = (
+                {"template": {}, "trialResource": {"template": job}},
+                f"trialResource.template.spec.template.{place}",
+            )
+
+        async def scenario(world: World) -> None:
+            await world.apply(**spec)
+            await until(lambda: world.condition("Stalled"), 10.0, "it is refused")
+            assert world.condition("Stalled")["reason"] == "InvalidSpec"
+            assert f"{path}: must be " in world.condition("Stalled")["message"]
+            assert world.operator.controller.accounts() == []
+            assert world.operator.errors == []
+
+        play(scenario)
+
+    def test_fault_of_building_is_named_and_harms_no_other(self, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+        def build(*_given: Any, **_options: Any) -> Any:
+            raise AttributeError("'list' object has no attribute 'get'")
+
+        async def scenario(world: World) -> None:
+            monkeypatch.setattr(pod_work, "build_pod", build)
+            await world.apply()
+            await until(lambda: world.condition("Stalled"), 60.0, "it is named")
+            assert world.condition("Stalled")["reason"] == "InvalidTemplate"
+            assert "no pod can be made of it: AttributeError: 'list' object" in world.condition("Stalled")["message"]
+            assert world.operator.errors == []
+
+        play(scenario)
+
+    def test_one_that_cannot_be_counted_is_left_out(self, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+        def queue_of(experiment: Any) -> str:
+            if experiment.name == "digits":
+                raise AttributeError("'list' object has no attribute 'get'")
+            return ""
+
+        async def scenario(world: World) -> None:
+            monkeypatch.setattr(experiment_controller, "queue_of", queue_of)
+            other = manifest(numSamples=1)
+            other["metadata"]["name"] = "sound"
+            await world.client.create(paths.experiments("team"), other)
+            await world.apply(numSamples=1)
+            controller = world.operator.controller
+            await until(lambda: controller.open_count == 2, what="both are open")
+            assert [each.key for each in controller.accounts()] == ["team/sound"]
+            await controller.close()
+            assert controller.open_count == 0
 
         play(scenario)
 

@@ -9,7 +9,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.api.paths import Path
 from trialpod_operator.api.pod_fields import unknown_fields
-from trialpod_operator.api.template_rules import check_template
+from trialpod_operator.api.template_rules import check_outline, check_template
 from trialpod_operator.api.trial_resource.field_paths import Segment, find, parse_path
 from trialpod_operator.api.trial_resource.kinds import TrialKind, trial_kind
 from trialpod_operator.api.trial_resource.placeholders import names_in
@@ -45,6 +45,10 @@ def check_resource(
     for name in _OURS if isinstance(metadata, dict) else ():
         if name in metadata:
             yield ("template", "metadata", name), "is trialpod's to set; remove it"
+    if not isinstance(metadata, dict):
+        yield ("template", "metadata"), "must be a mapping"
+    for path, message in check_outline({"metadata": metadata}, placeholders=True):
+        yield ("template", *path), message
     yield from _placeholders(template, parameters)
     try:
         kind = kind_of(resource)
@@ -64,7 +68,7 @@ def check_resource(
         yield ("template",) if "podTemplatePath" not in resource else ("podTemplatePath",), str(error)
         return
     at = ("template", *_as_path(kind.pod_template, template))
-    for path, message in check_template(pod, image, amounts):
+    for path, message in check_template(pod, image, amounts, placeholders=True):
         yield (*at, *path), message
     yield from _container(pod, resource.get("primaryContainer"), at)
 

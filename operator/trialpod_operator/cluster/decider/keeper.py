@@ -25,7 +25,7 @@ from trialpod_operator.cluster.pods.build import ObjectRef
 from trialpod_operator.cluster.pods.pending import pending_reason
 from trialpod_operator.cluster.pods.reading import PendingReason, container_state, seconds, trial_container
 from trialpod_operator.cluster.pods.rejected import rejection_reason
-from trialpod_operator.cluster.pods.template import TemplateError
+from trialpod_operator.cluster.pods.template import TemplateError, building_error
 from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.conditions import Problem
@@ -282,7 +282,7 @@ class DeciderKeeper:
         numbers = [self._number_of(pod) for pod in self._services.cache.deciders(self._key)]
         self._number = max([self._number, *numbers]) + 1
         try:
-            body = build_decider(experiment, self._owner, self._number, self._services.options.pod_options)
+            body = self._build(experiment)
             # Strict, else a misspelt field of the template is dropped.
             made = await self._services.kube.create(paths.pods(self._owner.namespace), body, strict=True)
         except AlreadyExistsError:
@@ -300,6 +300,15 @@ class DeciderKeeper:
             return
         self._refusal = None
         self._services.cache.update_pod(made, deleted=False)
+
+    def _build(self, experiment: TuneExperiment) -> Object:
+        try:
+            return build_decider(experiment, self._owner, self._number, self._services.options.pod_options)
+        except TemplateError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what no check of the manifest has found
+            logger.exception("%s: no pod can be made for its decider", self._key)
+            raise building_error(error) from error
 
 
 def _silent_since(pod: Object, queue: DecisionQueue, now: float) -> float:

@@ -105,7 +105,7 @@ def build_decider(experiment: TuneExperiment, owner: ObjectRef, number: int, opt
             "annotations": {
                 DEFAULT_CONTAINER: container["name"],
                 names.SPEC_ANNOTATION: digest(spec),
-                **(metadata.get("annotations") or {}),
+                **template.own_annotations(metadata),
                 names.CONTAINER_ANNOTATION: container["name"],
             },
             "ownerReferences": [

@@ -105,7 +105,8 @@ def grace_seconds(spec: TuneExperimentSpec) -> float:
             resource = msgspec.to_builtins(spec.trial_resource)
             template = take(resource["template"], kind_of(resource))
     given = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return float(GRACE_SECONDS if given is None else given)
+    # A placeholder has another value in each trial.
+    return float(given if isinstance(given, int | float) else GRACE_SECONDS)
 
 
 def build_pod(
@@ -234,7 +235,7 @@ def _metadata(
         "labels": template.merge_labels(experiment.metadata.labels, given.get("labels") or {}, ours),
         "annotations": {
             **annotations,
-            **(given.get("annotations") or {}),
+            **template.own_annotations(given),
             names.CONTAINER_ANNOTATION: container,
         },
         "ownerReferences": [

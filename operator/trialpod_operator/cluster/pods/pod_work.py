@@ -32,7 +32,7 @@ from trialpod_operator.cluster.pods.logs import Logs, PodLogs
 from trialpod_operator.cluster.pods.pending import PendingReason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.resources import build_trial
-from trialpod_operator.cluster.pods.template import TemplateError
+from trialpod_operator.cluster.pods.template import TemplateError, building_error
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
 from trialpod_operator.cluster.trial_objects.build import build_object
 from trialpod_operator.engine.trial import Trial
@@ -306,6 +306,24 @@ class PodWork:
         uid: str = "",
     ) -> Object:
         """Return a pod of an attempt, owned by the TuneTrial of that name; TemplateError: there can be none."""
+        try:
+            return self._build(trial, attempt, resources, rank, name=name, uid=uid)
+        except TemplateError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # what no check of the manifest has found
+            logger.exception("%s: no pod can be made for trial %s", self._key, trial.trial_id)
+            raise building_error(error) from error
+
+    def _build(
+        self,
+        trial: Trial,
+        attempt: int,
+        resources: Mapping[str, float] | None,
+        rank: int,
+        *,
+        name: str,
+        uid: str,
+    ) -> Object:
         owner = ObjectRef(namespace=self._owner.namespace, name=name, uid=uid)
         if self.objects is not None:
             return build_object(

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod_operator.api.template_rules import OWN_PREFIX
 from trialpod_operator.cluster import names
 
 Json = dict[str, Any]
@@ -38,9 +39,41 @@ class TemplateError(InvalidInputError):
         self.reason = message
 
 
+class TrialTemplateError(TemplateError):
+    """What is filled in for one trial makes no pod of the template; those of other trials may be."""
+
+
+def building_error(error: Exception) -> TemplateError:
+    """Return what to say of a template that is valid, as far as it was checked, and cannot be built."""
+    return TemplateError("spec.template", f"no pod can be made of it: {type(error).__name__}: {error}")
+
+
 def copied_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of an experiment that its trials and pods get too: all but those of deployment tools."""
-    return {key: value for key, value in labels.items() if not key.startswith(_DEPLOYERS)}
+    """Return the labels of an experiment that its trials and pods get too.
+
+    These are all but those of deployment tools and trialpod's own.
+    """
+    return {key: value for key, value in labels.items() if not key.startswith((*_DEPLOYERS, OWN_PREFIX))}
+
+
+def own_annotations(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the annotations of a template.
+
+    Raises:
+        TemplateError: one of them is trialpod's, which would believe it.
+    """
+    found: Mapping[str, str] = metadata.get("annotations") or {}
+    _refuse_own(found, "annotations")
+    return found
+
+
+def _refuse_own(keys: Iterable[str], part: str) -> None:
+    for key in keys:
+        if key.startswith(OWN_PREFIX):
+            raise TemplateError(
+                f"spec.template.metadata.{part}[{key}]",
+                "is trialpod's own, which it sets where it is needed; remove it",
+            )
 
 
 def merge_labels(
@@ -49,7 +82,7 @@ def merge_labels(
     """Return a pod's labels: the experiment's, over them the template's, over them trialpod's.
 
     Raises:
-        TemplateError: the template gives one of trialpod's labels another value.
+        TemplateError: the template gives one of trialpod's labels another value, or has one that is not on this pod.
     """
     for key, value in ours.items():
         if template.get(key, value) != value:
@@ -57,6 +90,7 @@ def merge_labels(
                 f"spec.template.metadata.labels[{key}]",
                 f'"{template[key]}" is not possible: trialpod needs this label for itself; use another key',
             )
+    _refuse_own(template.keys() - ours.keys(), "labels")
     return {**copied_labels(experiment), **template, **ours}
 
 

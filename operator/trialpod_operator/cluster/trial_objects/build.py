@@ -18,6 +18,7 @@ import msgspec
 from trialpod.errors import InvalidInputError, TrainableError
 from trialpod_operator.api.models import TrialResourceSpec, TuneExperiment
 from trialpod_operator.api.paths import format_path
+from trialpod_operator.api.template_rules import check_outline
 from trialpod_operator.api.trial_resource.check import kind_of, primary_container
 from trialpod_operator.api.trial_resource.field_paths import find, parse_path, put
 from trialpod_operator.api.trial_resource.kinds import TrialKind
@@ -25,7 +26,13 @@ from trialpod_operator.api.trial_resource.placeholders import render
 from trialpod_operator.api.trial_resource.pod_templates import path_text, put_back, take
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod, spec_digest
-from trialpod_operator.cluster.pods.template import Json, TemplateError, merge_labels
+from trialpod_operator.cluster.pods.template import (
+    Json,
+    TemplateError,
+    TrialTemplateError,
+    merge_labels,
+    own_annotations,
+)
 
 HERE = "spec.trialResource.template"
 
@@ -59,7 +66,8 @@ def build_object(
         resources: instead of `spec.resources`, for a trial whose scheduler changed them.
 
     Raises:
-        TemplateError: the trial lacks a parameter, or the pod template claims what trialpod needs.
+        TrialTemplateError: the trial lacks a parameter, or its value does not fit the field.
+        TemplateError: the pod template claims what trialpod needs.
     """
     spec = experiment.spec
     assert spec.trial_resource is not None
@@ -68,10 +76,17 @@ def build_object(
     own = {"Name": name, "Namespace": trial_ref.namespace}
     try:
         item: Json = render(copy.deepcopy(spec.trial_resource.template), config, own)
+    except (InvalidInputError, TrainableError) as error:
+        raise TrialTemplateError(HERE, str(error)) from None
+    try:
         _fill_defaults(item, kind, spec.trial_resource)
         template = take(item, kind)
-    except (InvalidInputError, TrainableError) as error:
+    except InvalidInputError as error:
         raise TemplateError(HERE, str(error)) from None
+    # The manifest was checked with its placeholders: what these have become is of one trial.
+    for below, checked in ((path_text(kind), template), ("", {"metadata": item.get("metadata")})):
+        for path, message in check_outline(checked):
+            raise TrialTemplateError(".".join(filter(None, (HERE, below, format_path(path)))), message)
     containers = (template.get("spec") or {}).get("containers") or []
     as_pods = msgspec.structs.replace(
         experiment, spec=msgspec.structs.replace(spec, template=template, trial_resource=None)
@@ -102,7 +117,7 @@ def build_object(
         "name": name,
         "namespace": trial_ref.namespace,
         "labels": merge_labels(experiment.metadata.labels, given.get("labels") or {}, ours),
-        "annotations": {**(given.get("annotations") or {}), names.SPEC_ANNOTATION: spec_digest(spec)},
+        "annotations": {**own_annotations(given), names.SPEC_ANNOTATION: spec_digest(spec)},
         "ownerReferences": metadata["ownerReferences"],
     }
     return item

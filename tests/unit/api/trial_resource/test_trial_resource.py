@@ -173,6 +173,10 @@ class TestRefusals:
     def test_a_job_is_fine(self) -> None:
         assert problems(JOB) == []
 
+    def test_number_may_be_a_placeholder(self) -> None:
+        pod = {**POD["spec"], "terminationGracePeriodSeconds": "${trialParameters.lr=30:json}"}
+        assert problems({**JOB, "spec": {"template": {"spec": pod}}}) == []
+
     @pytest.mark.parametrize(
         ("change", "more", "path", "words"),
         [
@@ -252,6 +256,26 @@ class TestRefusals:
                 {"podTemplatePath": "spec.templates[0]"},
                 ("template", "spec", "templates", 0, "metadata"),
                 "must be a mapping",
+            ),
+            ({"metadata": ["a"]}, {}, ("template", "metadata"), "must be a mapping"),
+            ({"metadata": {"labels": ["a"]}}, {}, ("template", "metadata", "labels"), "must be a mapping of texts"),
+            (
+                {"metadata": {"annotations": {"trialpod.dev/log-kept": "true"}}},
+                {},
+                ("template", "metadata", "annotations", "trialpod.dev/log-kept"),
+                "trialpod's own",
+            ),
+            (
+                {"spec": {"template": {**POD, "metadata": {"labels": ["a"]}}}},
+                {},
+                ("template", "spec", "template", "metadata", "labels"),
+                "must be a mapping of texts",
+            ),
+            (
+                {"spec": {"template": {"spec": {**POD["spec"], "terminationGracePeriodSeconds": "30s"}}}},
+                {},
+                ("template", "spec", "template", "spec", "terminationGracePeriodSeconds"),
+                "must be a whole number, of seconds, such as 30",
             ),
             (argo(sidecars=5), {"podTemplatePath": "spec.templates[0]"}, ("podTemplatePath",), "must be a list"),
         ],

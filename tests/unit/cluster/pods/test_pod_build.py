@@ -58,7 +58,7 @@ def test_the_pod_of_a_bare_manifest_has_all_that_a_trial_needs() -> None:
 @pytest.mark.parametrize("reused", [False, True])
 def test_its_container_is_found_behind_an_injected_one(rank: int, reused: bool) -> None:
     container = {"name": "main", "image": "r/train:1"}
-    annotations = {"kubectl.kubernetes.io/default-container": "other", "trialpod.dev/container": "other"}
+    annotations = {"kubectl.kubernetes.io/default-container": "other"}
     template = {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
     workers = {"workers": {"replicas": 1}} if rank else {}
     pod = pod_for(experiment(template=template, reusePods=reused, **workers), rank=rank)
@@ -198,6 +198,17 @@ def test_template_variables_win_except_for_the_identity() -> None:
             {"metadata": {"labels": {"trialpod.dev/attempt": "9"}}},
             "spec.template.metadata.labels[trialpod.dev/attempt]",
         ),
+        (
+            {"metadata": {"labels": {"trialpod.dev/role": "decider"}}},
+            "spec.template.metadata.labels[trialpod.dev/role]",
+        ),
+        *(
+            (
+                {"metadata": {"annotations": {f"trialpod.dev/{name}": "x"}}},
+                f"spec.template.metadata.annotations[trialpod.dev/{name}]",
+            )
+            for name in ("made-for", "log-kept", "pod-spec", "container")
+        ),
     ],
 )
 def test_a_template_that_claims_what_trialpod_needs_is_refused(template: dict[str, Any], path: str) -> None:
@@ -292,3 +303,9 @@ def test_reusable_pod_is_labelled_with_purpose_and_class() -> None:
     assert len({shape(), *others}) == 5
     assert shape(workers={"replicas": 1}) is None
     assert shape(template={"spec": {"activeDeadlineSeconds": 60}}) is None
+
+
+def test_grace_period_that_each_trial_fills_in_is_the_default() -> None:
+    pod = {"terminationGracePeriodSeconds": "${trialParameters.x=60:json}", "containers": [{"name": "trial"}]}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": pod}}}
+    assert grace_seconds(experiment(trialResource={"template": job}).spec) == 30.0

@@ -71,8 +71,8 @@ def test_no_field_of_a_template_is_ever_lost(spec: dict[str, Any], free: dict[st
     assert pod == pod_for(experiment(template=template))
 
 
-def test_labels_of_deployment_tools_are_not_passed_on() -> None:
-    labels = {"team": "a", "argocd.argoproj.io/instance": "x", "helm.sh/chart": "y"}
+def test_labels_of_deployers_and_trialpod_are_not_passed_on() -> None:
+    labels = {"team": "a", "argocd.argoproj.io/instance": "x", "helm.sh/chart": "y", "trialpod.dev/role": "decider"}
     assert copied_labels(labels) == {"team": "a"}
 
 

@@ -12,7 +12,7 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.trial_resource.check import kind_of
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions
 from trialpod_operator.cluster.pods.reading import own_name
-from trialpod_operator.cluster.pods.template import TemplateError
+from trialpod_operator.cluster.pods.template import TemplateError, TrialTemplateError
 from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.cluster.trial_objects.build import build_object
 from trialpod_operator.cluster.trial_objects.composite import compose
@@ -84,7 +84,14 @@ class TestBuild:
 
     def test_a_parameter_that_a_trial_lacks_is_named(self) -> None:
         template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "x": "${trialParameters.width}"}}
-        with pytest.raises(TemplateError, match="no parameter 'width'; it has lr"):
+        with pytest.raises(TrialTemplateError, match="no parameter 'width'; it has lr"):
+            build(template)
+
+    @pytest.mark.parametrize("field", ["terminationGracePeriodSeconds", "volumes"])
+    def test_value_that_does_not_fit_its_field_is_the_trials(self, field: str) -> None:
+        template = copy.deepcopy(TEMPLATE)
+        template["spec"]["template"]["spec"][field] = "${trialParameters.lr:json}"
+        with pytest.raises(TrialTemplateError, match=rf"spec\.template\.spec\.{field}: must be a "):
             build(template)
 
 
