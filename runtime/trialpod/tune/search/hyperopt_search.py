@@ -8,6 +8,7 @@ trial counts with its last value; one that failed counts as failed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
@@ -16,6 +17,7 @@ from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.sample import Float, equal
+from trialpod.tune.search.searcher import Searcher
 from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
@@ -26,7 +28,8 @@ class HyperOptSearch(LibrarySearcher):
 
     Args:
         space: the search space, when the experiment has none; also one of HyperOpt's own (``hp.uniform(...)``), whose
-            `points_to_evaluate` are given by its labels, choices by their values, or by their numbers.
+            `points_to_evaluate` are given by its labels, choices by their values, or by their numbers; labels that
+            one leaves out are drawn at random.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
@@ -147,6 +150,13 @@ class HyperOptSearch(LibrarySearcher):
 
     # -- a space of HyperOpt's own: suggestions are values by its labels, of those that are active --
 
+    def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Take over an earlier suggestion; compute it again where the config does not have the labels."""
+        if self._native:
+            Searcher.adopt(self, trial_id, config)
+        else:
+            super().adopt(trial_id, config)
+
     @property
     def _native(self) -> bool:
         return _is_native(self._given_space)
@@ -157,34 +167,53 @@ class HyperOptSearch(LibrarySearcher):
     def _values_of(self, config: dict[str, Any]) -> Values:
         if not self._native:
             return super()._values_of(config)
-        unknown = sorted(name for name in config if name not in self._domain.params)
+        values = self._numbered(config)
+        active = list(self._active(values))
+        missing = [label for label in active if label not in values]
+        if missing:
+            raise InvalidInputError(f"HyperOptSearch: the label {missing[0]!r} is missing in {config!r}")
+        return {label: values[label] for label in active}
+
+    def _active(self, values: dict[str, Any]) -> Iterator[str]:
+        """Yield the active labels; `values` may get the values of those already yielded meanwhile."""
+        nodes = [self._domain.expr]
+        while nodes:
+            node = nodes.pop()
+            label = _label(node)
+            if label is not None:
+                yield label
+                continue
+            options = node.inputs()
+            chosen = _label(node.pos_args[0]) if node.name == "switch" else None
+            if chosen is not None:
+                yield chosen
+                options = [node.pos_args[1 + values[chosen]]] if chosen in values else []
+            nodes += reversed(options)
+
+    def _numbered(self, point: dict[str, Any]) -> dict[str, Any]:
+        """Return a point with the numbers of its choices in place of their values."""
+        unknown = sorted(name for name in point if name not in self._domain.params)
         if unknown:
             raise InvalidInputError(
                 f"HyperOptSearch: the search space has no label {unknown[0]!r}; known are "
                 f"{', '.join(sorted(self._domain.params))}"
             )
-        return self._numbered(config)
-
-    def _numbered(self, point: dict[str, Any]) -> dict[str, Any]:
-        """Return a point with the numbers of its choices in place of their values."""
-        pyll = self._hyperopt.pyll
         found = dict(point)
-        for node in pyll.dfs(self._domain.expr):
-            if node.name != "switch" or node.pos_args[0].name != "hyperopt_param":
+        for node in self._hyperopt.pyll.dfs(self._domain.expr):
+            label = _label(node.pos_args[0]) if node.name == "switch" else None
+            if label is None or label not in point:
                 continue
-            label = node.pos_args[0].pos_args[0].obj
-            if label not in point:
-                continue
-            options = [_constant(pyll, option) for option in node.pos_args[1:]]
+            options = [_constant(self._hyperopt.pyll, option) for option in node.pos_args[1:]]
             numbers = [number for number, option in enumerate(options) if equal(option, point[label])]
             if numbers:
                 found[label] = numbers[0]
-            elif point[label] not in range(len(options)) and not any(
-                isinstance(each, pyll.Apply) for each in options
-            ):
+            elif point[label] in range(len(options)):
+                found[label] = int(point[label])
+            else:
+                nested = any(isinstance(option, self._hyperopt.pyll.Apply) for option in options)
+                allowed = f"a number of an option, 0 to {len(options) - 1}" if nested else f"one of {options}"
                 raise InvalidInputError(
-                    f"HyperOptSearch: points_to_evaluate: {label!r} cannot be {point[label]!r}; "
-                    f"it is one of {options}",
+                    f"HyperOptSearch: points_to_evaluate: {label!r} cannot be {point[label]!r}; it is {allowed}",
                     parameter="points_to_evaluate",
                 )
         return found
@@ -196,7 +225,21 @@ class HyperOptSearch(LibrarySearcher):
         return config
 
     def _filled(self, point: dict[str, Any], number: int) -> Values:
-        return super()._filled(point, number) if not self._native else self._values_of(point)
+        if not self._native:
+            return super()._filled(point, number)
+        values = self._numbered(point)
+        found: Values = {}
+        for label in self._active(values):
+            if label not in values:
+                values[label] = self._drawn(label, self._seed_of(f"{number}/point/{label}"))
+            found[label] = values[label]
+        return found
+
+    def _drawn(self, label: str, seed: int) -> Any:
+        import numpy as np
+
+        drawn = self._hyperopt.pyll.stochastic.sample(self._domain.params[label], np.random.default_rng(seed))
+        return getattr(drawn, "item", lambda: drawn)()
 
     def _variable(self, d: Dimension) -> Any:
         hp = self._hyperopt.hp
@@ -222,12 +265,16 @@ class HyperOptSearch(LibrarySearcher):
         )
 
 
+def _label(node: Any) -> str | None:
+    """Return the label of a parameter; None for every other expression."""
+    return node.arg["label"].obj if node.name == "hyperopt_param" else None
+
+
 def _constant(pyll: Any, option: Any) -> Any:
     """Return the value of an option; for one with parameters in it, its expression."""
-    try:
-        return option.obj if option.name == "literal" else pyll.rec_eval(option)
-    except Exception:  # noqa: BLE001 - what the library raises for parameters without a value
+    if any(node.name == "hyperopt_param" for node in pyll.dfs(option)):
         return option
+    return pyll.rec_eval(option)
 
 
 def _is_native(space: Any) -> bool:

@@ -86,6 +86,41 @@ class TestSpacesOfHyperOptsOwn:
         with pytest.raises(InvalidInputError, match=r"'n' cannot be 5; it is one of \[2, 4\]"):
             searcher.suggest("b")
 
+    def test_labels_that_a_point_leaves_out_are_drawn(self) -> None:
+        searcher = self.searcher(
+            points_to_evaluate=[{"width": 4.0}, {"activation": 0}, {"activation": 1, "slope": 1.5}]
+        )
+        first, second, third = (searcher.suggest(name) or {} for name in "abc")
+        assert first["width"] == 4.0
+        assert first["units"] in range(5)
+        assert 1 <= second["activation"]["slope"] <= 2
+        assert third["activation"] == {"name": "tanh"}
+        assert searcher.suggest("d") is not None
+
+    def test_options_with_parameters_are_given_by_number(self) -> None:
+        searcher = self.searcher(points_to_evaluate=[{"activation": {"name": "relu", "slope": 1.5}}])
+        with pytest.raises(InvalidInputError, match="it is a number of an option, 0 to 1"):
+            searcher.suggest("a")
+
+    def test_evaluated_points_have_all_labels(self) -> None:
+        searcher = self.searcher()
+        with pytest.raises(InvalidInputError, match="the label 'slope' is missing"):
+            searcher.add_evaluated_point({"activation": 0, "width": 1.0, "units": 2}, 1.0)
+        searcher.add_evaluated_point({"activation": 1, "width": 1.0, "units": 2}, 1.0)
+
+    @pytest.mark.parametrize("points", [None, [{"width": 1.0}]])
+    def test_adopted_suggestions_are_as_if_made_again(self, points: Any) -> None:
+        """A replay after a kill knows the configs, which do not have the labels in them."""
+        made, replayed = (self.searcher(n_initial_points=3, points_to_evaluate=points) for _ in range(2))
+        for number in range(8):
+            config = made.suggest(f"t{number}")
+            assert isinstance(config, dict)
+            replayed.adopt(f"t{number}", config)
+            for searcher in (made, replayed):
+                searcher.on_trial_complete(f"t{number}", {"loss": config["width"]})
+        assert replayed.get_state() == made.get_state()
+        assert replayed.suggest("next") == made.suggest("next")
+
     def test_continue_with_the_same_suggestions(self) -> None:
         one, other = self.searcher(), self.searcher()
         for number in range(4):
