@@ -95,8 +95,8 @@ class TuneReporterBase(ProgressReporter):
 
     def __init__(
         self,
-        *,
         metric_columns: Names | None = None,
+        *,
         parameter_columns: Names | None = None,
         total_samples: int | None = None,
         max_progress_rows: int = 20,
@@ -267,11 +267,12 @@ class JupyterNotebookReporter(TuneReporterBase):
 
     Args:
         overwrite: replace the last report instead of adding to it.
-        arguments: those of `TuneReporterBase`.
+        metric_columns: as of `TuneReporterBase`.
+        arguments: the others of `TuneReporterBase`.
     """
 
-    def __init__(self, overwrite: bool = True, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, overwrite: bool = True, metric_columns: Names | None = None, **arguments: Any) -> None:
+        super().__init__(metric_columns, **arguments)
         self.overwrite = overwrite
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:

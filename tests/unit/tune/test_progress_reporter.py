@@ -57,6 +57,11 @@ def test_columns_have_the_titles_that_were_given(capsys: pytest.CaptureFixture[s
         reporter.add_metric_column("score")
 
 
+@pytest.mark.parametrize(("cls", "before"), [(CLIReporter, []), (JupyterNotebookReporter, [True])])
+def test_metric_columns_may_come_first(cls: Any, before: list[bool]) -> None:
+    assert cls(*before, ["cost"]).metric_columns == {"cost": "cost"}
+
+
 def test_rows_are_limited_until_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     trials = [trial(number) for number in range(30)]
     reporter = CLIReporter(max_progress_rows=3)
