@@ -5,7 +5,7 @@ Invariants:
 * A domain never changes; `quantized`, `uniform` and so on return new ones.
 * All randomness comes from the generator that is passed in: Python's, or NumPy's in the very calls that Ray makes.
 * A sampled value always satisfies its domain's `is_valid`. Rounding errors of logarithms and of multiples of `q` are
-  cut back to the bounds.
+  cut back to the bounds; NumPy's draws stay as Ray has them.
 * Bounds are checked when a domain is made. Errors are `SearchSpaceError` and name the argument.
 
 Quantised integers are drawn over the indices of the grid, so that every multiple of `q` is equally likely (the rule
@@ -102,6 +102,8 @@ class Quantized(Sampler):
 
 _PLAIN = 1e16
 """Whole numbers below are shown without a point, as they were written."""
+_ROUNDING = 1e-12
+"""Maximum relative error of a multiple of `q`."""
 
 
 class Domain:
@@ -328,8 +330,16 @@ class Float(Domain):
         return min(max(value, self.lower), self.upper)
 
     def is_valid(self, value: Any) -> bool:
-        """Return whether `value` is a number between the bounds."""
-        return _is_number(value) and self.lower <= value <= self.upper
+        """Return whether `value` is a number between the bounds.
+
+        A multiple of `q` is one also when it misses a bound by its rounding error, as NumPy's draws do.
+        """
+        if not _is_number(value):
+            return False
+        if self.lower <= value <= self.upper:
+            return True
+        bounds = () if self.q is None else (self.lower, self.upper)
+        return any(math.isclose(value, bound, rel_tol=_ROUNDING) for bound in bounds)
 
     @property
     def domain_str(self) -> str:

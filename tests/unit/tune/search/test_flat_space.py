@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -96,3 +97,25 @@ def test_what_cannot_be_searched_is_refused(space: dict[str, Any], message: str)
 def test_a_value_outside_of_its_domain_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="x: "):
         FlatSpace({"x": tune.uniform(0, 1)}, "the test").encode({"x": value})
+
+
+class TestRoundingAtTheEdge:
+    """Draws from NumPy are Ray's, which may miss a bound by a rounding error."""
+
+    SPACE = {"x": tune.quniform(0, 0.3, 0.1), "y": tune.quniform(-0.3, 0, 0.1)}
+
+    def test_value_is_the_edge(self) -> None:
+        drawn = float(np.round(0.3 / 0.1) * 0.1)
+        assert drawn > 0.3
+        flat = FlatSpace(self.SPACE, "the test")
+        assert flat.encode({"x": drawn, "y": -drawn}) == {"x": 3, "y": -3}
+
+    def test_option_with_it_is_found(self) -> None:
+        flat = FlatSpace({"model": tune.choice(["none", self.SPACE])}, "the test")
+        drawn = {"model": {"x": 3 * 0.1, "y": 0.0}}
+        assert flat.encode(drawn) == {"model": 1, "model[1]/x": 3, "model[1]/y": 0}
+
+    @pytest.mark.parametrize("value", [0.4, 0.3001, -0.1, 0.25])
+    def test_value_beyond_it_is_refused(self, value: float) -> None:
+        with pytest.raises(InvalidInputError, match="x: "):
+            FlatSpace(self.SPACE, "the test").encode({"x": value, "y": 0.0})
