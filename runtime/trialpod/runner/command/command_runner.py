@@ -141,8 +141,9 @@ class _CommandRun:
         iteration = found[0].iteration if found else 0
         self._last: dict[str, Any] = dict(found[0].metrics) if found else {}
         self._objective = self._assignment.metric
-        self._wanted = self._wanted_names()
-        self._collector = ResultCollector(self._objective, spec.metrics.step, iteration)
+        awaited = self._awaited_names()
+        self._wanted = (self._objective, *awaited) if self._objective else ()
+        self._collector = ResultCollector(self._objective, spec.metrics.step, iteration, awaited)
         self._lines_without = 0  # the objective, before its first value
         self._must_report = not self._resumed and not self._assignment.rank
         self._reports = ReportServer()
@@ -152,12 +153,11 @@ class _CommandRun:
         self._asked_to_end = False
         """Whether the program has been sent SIGTERM because of a preemption."""
 
-    def _wanted_names(self) -> tuple[str, ...]:
-        if not self._objective:
-            return ()
+    def _awaited_names(self) -> list[str]:
+        """Return the names that stop rules and horizons wait for."""
         rules = [rule.key for rule in self._assignment.stop_rules]
         horizons = [attribute for attribute, _ in self._attempt.link.horizons]
-        return tuple({self._objective: None, **dict.fromkeys(rules), **dict.fromkeys(horizons)})
+        return list(dict.fromkeys([*rules, *horizons]))
 
     def run(self) -> Outcome:
         sessions.install(self._session)

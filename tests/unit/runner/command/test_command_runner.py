@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.command import CommandSpec, MetricsSpec
-from trialpod.protocol.messages import Assignment, TrainableRef
+from trialpod.protocol.messages import Assignment, StopRule, TrainableRef
 from trialpod.protocol.nested import NestedNames
 from trialpod.runner.attempt import Attempt
 from trialpod.runner.command.command_runner import CommandFailedError, run_command
@@ -58,6 +58,18 @@ def results_of(
     with contextlib.suppress(CommandFailedError):
         run_command(spec, attempt, {}, str(folder))
     return link.published
+
+
+class TestNames:
+    def test_what_a_stop_rule_waits_for_is_never_too_much(self, tmp_path: Path) -> None:
+        script = "for i in $(seq 300); do echo m$i=$i; done; echo cost=2; echo loss=1; echo loss=1"
+        (row,) = results_of(tmp_path, script, stop_rules=[StopRule("cost", 2.0)])
+        assert (row["cost"], row["loss"]) == (2, 1)
+
+    def test_a_stop_rule_on_the_commands_own_total(self, tmp_path: Path) -> None:
+        script = "for i in 100 200 300 400; do echo timesteps_total=$i loss=1; done"
+        rows = results_of(tmp_path, script, stop_rules=[StopRule("timesteps_total", 300.0)])
+        assert [row["timesteps_total"] for row in rows] == [100, 200, 300]
 
 
 class TestLineWithoutEnd:

@@ -185,6 +185,26 @@ class TestCollector:
         collector.add({f"m{at}": at for at in range(1000)})
         assert len(collector.rest) == 256
 
+    def test_what_something_waits_for_is_never_too_much(self):
+        collector = ResultCollector("loss", "epoch", kept=["cost"])
+        collector.add({f"m{at}": at for at in range(300)})
+        result = collector.add({"epoch": 3, "cost": 2, "other": 1, "loss": 0.5})
+        assert result is not None
+        assert "other" in collector.dropped
+        waited = {name: value for name, value in result.items() if not name.startswith("m")}
+        assert waited == {"epoch": 3, "cost": 2, "loss": 0.5, "training_iteration": 3}
+
+    def test_the_step_may_be_the_iteration_itself(self):
+        collector = ResultCollector("loss", "training_iteration")
+        collector.add({"training_iteration": 5})
+        assert collector.add({"loss": 1}) == {"loss": 1, "training_iteration": 5}
+        assert collector.add({"loss": 1}) == {"loss": 1, "training_iteration": 6}
+        assert collector.dropped == set()
+
+    def test_totals_are_the_commands_own(self):
+        values = {"timesteps_total": 900, "episodes_total": 9, "loss": 1}
+        assert ResultCollector("loss").add(values) == values
+
     @given(st.lists(st.dictionaries(st.sampled_from("abcl"), st.integers())))
     def test_no_value_is_lost_or_doubled(self, groups):
         collector = ResultCollector("l")
