@@ -159,7 +159,7 @@ class ExperimentAnalysis:
 
     @property
     def best_trial(self) -> Trial:
-        """The trial whose last result is best.
+        """The trial whose last value of the default metric is best.
 
         Raises:
             InvalidInputError: there is no default metric or mode, or no trial reported the metric.

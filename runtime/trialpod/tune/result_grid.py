@@ -24,6 +24,7 @@ from trialpod.tune.results import (
     best_index,
     best_row,
     check_scope,
+    latest,
     metrics_of,
     read_rows,
     repeat_statistics,
@@ -136,16 +137,16 @@ class ResultGrid(Sequence[Result]):
         With several metrics (`TuneConfig(metrics=...)`) it is the trial of the Pareto front that is best in the first
         one, see `get_pareto_front`.
 
-        Where the best configs were repeated (`TuneConfig(repeats=...)`) and the last results are compared, it is the
+        Where the best configs were repeated (`TuneConfig(repeats=...)`) and the last values are compared, it is the
         trial whose repeats have the best mean, see `get_repeats`.
 
         Args:
             metric: what to compare ("a/b" for nested metrics); None takes the experiment's.
             mode: "max" or "min"; None takes the experiment's.
-            scope: what of a trial counts: "last" its last result, "all" its best one, "avg" the mean over all,
-                "last-5-avg" and "last-10-avg" the mean over the last 5 or 10.
-            filter_nan_and_inf: leave out trials whose number is NaN or infinite; of their last results the latest
-                with a finite number counts, so that NaN does not void what a trial found before. Otherwise NaN is
+            scope: what of a trial counts: "last" the last value that it reported, "all" its best one, "avg" the mean
+                over all, "last-5-avg" and "last-10-avg" the mean over the last 5 or 10.
+            filter_nan_and_inf: leave out trials whose number is NaN or infinite; of their last values the latest
+                finite one counts, so that NaN does not void what a trial found before. Otherwise NaN is
                 worse than every number.
 
         Raises:
@@ -180,8 +181,8 @@ class ResultGrid(Sequence[Result]):
     def get_pareto_front(self, metrics: list[dict[str, Any]] | None = None) -> list[Result]:
         """Return the results that no other one dominates, the best in the first metric first.
 
-        The last results are compared. Trials that miss a threshold are not among them, nor those without a finite
-        number of each metric.
+        Of each trial the last result that has a finite number of each metric is compared. Trials that miss a
+        threshold are not among them, nor those without such a result.
 
         Args:
             metrics: as in `TuneConfig(metrics=...)`; None takes the experiment's.
@@ -197,11 +198,8 @@ class ResultGrid(Sequence[Result]):
         return [self[place] for place in self._front(objectives)]
 
     def _front(self, objectives: Sequence[Objective]) -> list[int]:
-        points = [
-            (place, point)
-            for place, trial in enumerate(self._outcome.trials)
-            if (point := point_of(objectives, trial.last_result or {})) is not None
-        ]
+        found = latest(self._outcome.trials, objectives[0].name, lambda result: point_of(objectives, result))
+        points = [(place, point) for place, point in enumerate(found) if point is not None]
         return [points[each][0] for each in pareto_front(objectives, [point for _, point in points])]
 
     def get_repeats(self, metric: str | None = None) -> dict[str, RepeatStatistics]:

@@ -89,6 +89,20 @@ def test_each_scope_looks_at_other_results(analysis: ExperimentAnalysis, scope: 
     assert analysis.get_best_logdir("score", mode, scope) == found.path
 
 
+def test_a_metric_may_be_absent_from_last_results(tmp_path: Path) -> None:
+    found = outcome(tmp_path, [[1.0, 5.0], [9.0, 3.0]], metric="score", mode="max")
+    for trial in found.trials:
+        trial.last_result = {"summary": 1, "training_iteration": 3, "trial_id": trial.trial_id}
+        with Path(trial.path, "result.json").open("a") as stream:
+            stream.write(json.dumps(trial.last_result) + "\n")
+    analysis = ExperimentAnalysis(found)
+    best = analysis.get_best_trial("score", "max")
+    assert best is not None
+    assert best.trial_id == analysis.best_trial.trial_id == "0"
+    assert best.metric_analysis["score"]["last"] == 5.0
+    assert analysis.get_best_config("score", "min") == analysis.trials[1].config
+
+
 def test_nan_is_left_out_or_the_worst(tmp_path: Path) -> None:
     analysis = ExperimentAnalysis(outcome(tmp_path, [[math.nan], [math.inf], [1.0]]))
     for mode in ("max", "min"):

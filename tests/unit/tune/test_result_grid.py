@@ -107,6 +107,61 @@ def test_best_of_the_last_results(tmp_path: Path) -> None:
     assert best(results, "config/i", "max") == 2
 
 
+class TestRareMetric:
+    """One that is not in a trial's last result, such as that of a validation every few epochs."""
+
+    def rare(self, tmp_path: Path, **facts: Any) -> ResultGrid:
+        accs = [[0.9, 0.5], [0.7, 0.8], []]
+        results = grid(tmp_path, [[1.0, 2.0, 3.0]] * 3, **facts)
+        for trial, values in zip(results._outcome.trials, accs, strict=True):
+            rows = [{"loss": 1.0, "training_iteration": n} for n in range(1, 4)]
+            for row, value in zip(rows, values, strict=False):
+                row |= {"acc": value, "cost": -value, "deep": {"acc": value}}  # type: ignore[dict-item]
+            Path(trial.path, "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            trial.last_result = rows[-1]
+        return results
+
+    def test_the_last_value_before_counts(self, tmp_path: Path) -> None:
+        results = self.rare(tmp_path)
+        assert best(results, "acc", "max") == 1
+        assert best(results, "acc", "min") == 0
+        assert best(results, "deep/acc", "max") == 1
+        assert best(results, "acc", "max", scope="all") == 0
+
+    def test_the_last_complete_point_is_compared(self, tmp_path: Path) -> None:
+        front = self.rare(tmp_path).get_pareto_front(
+            [{"name": "acc", "mode": "max"}, {"name": "cost", "mode": "max"}]
+        )
+        assert [result.config for result in front] == [{"i": 1}, {"i": 0}]
+
+    def test_repeats_have_it_too(self, tmp_path: Path) -> None:
+        results = self.rare(tmp_path)
+        for trial, name in zip(results._outcome.trials, ("a", "ar1", "b"), strict=True):
+            trial.trial_id = name
+        (found,) = results.get_repeats("acc").values()
+        assert found.mean == 0.8
+
+    def test_files_are_read_only_where_it_is_missing(self, tmp_path: Path) -> None:
+        results = grid(tmp_path, [[1.0], [2.0]])
+        for trial in results._outcome.trials:
+            Path(trial.path, "result.json").write_text("not a result\n")
+        assert best(results) == 0
+
+    def test_a_file_without_its_name_is_not_parsed(self, tmp_path: Path) -> None:
+        results = self.rare(tmp_path)
+        Path(results._outcome.trials[2].path, "result.json").write_text("not a result\n")
+        assert best(results, "acc", "max") == 1
+        with pytest.raises(InvalidInputError, match="no trial reported the metric 'ac'"):
+            results.get_best_result("ac", "max")
+
+    @pytest.mark.parametrize("name", ['a"b', "é", "a\\b"])
+    def test_its_name_may_be_one_that_json_escapes(self, tmp_path: Path, name: str) -> None:
+        results = grid(tmp_path, [[1.0]])
+        path = Path(results._outcome.trials[0].path, "result.json")
+        path.write_text(json.dumps({name: 1}) + "\n" + json.dumps({"loss": 1}) + "\n")
+        assert best(results, name, "max") == 0
+
+
 def test_scopes(tmp_path: Path) -> None:
     results = grid(tmp_path, [[0.1, 9.0], [4.0, 3.0], [1.0] * 5 + [5.0] * 5])
     assert best(results, scope="all") == 0

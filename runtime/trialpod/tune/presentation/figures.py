@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.presentation.importance import MIN_TRIALS, importance
-from trialpod.tune.results import flattened, lookup, metrics_of, number, read_rows
+from trialpod.tune.results import flattened, latest_numbers, lookup, metrics_of, number, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +43,9 @@ class Plots:
         Raises:
             InvalidInputError: there is no such metric, or matplotlib is not installed.
         """
-        metric = self._metric("curves", metric)
+        metric, ranked = self._ranked("curves", metric)
         figure, axes = _figure(1)
-        best = {trial.name for trial, _ in self._ranked(metric)[:BEST]}
+        best = {trial.name for trial, _ in ranked[:BEST]}
         for trial in self._outcome.trials:
             points = [(row.get("training_iteration"), number(lookup(row, metric))) for row in read_rows(trial.path)]
             usable = [(x, y) for x, y in points if isinstance(x, (int, float)) and y is not None]
@@ -71,8 +71,7 @@ class Plots:
         Raises:
             InvalidInputError: there is no such metric, no parameter differs, or matplotlib is not installed.
         """
-        metric = self._metric("slices", metric)
-        ranked = self._ranked(metric)
+        metric, ranked = self._ranked("slices", metric)
         names = self._parameters("slices", [trial for trial, _ in ranked])
         figure, axes = _figure(len(names))
         for name, axis in zip(names, axes, strict=True):
@@ -93,8 +92,7 @@ class Plots:
         Raises:
             InvalidInputError: there is no such metric, no parameter differs, or matplotlib is not installed.
         """
-        metric = self._metric("parallel", metric)
-        ranked = self._ranked(metric)
+        metric, ranked = self._ranked("parallel", metric)
         names = self._parameters("parallel", [trial for trial, _ in ranked])
         columns = [[flattened(trial.config).get(name) for trial, _ in ranked] for name in names]
         columns.append([value for _, value in ranked])
@@ -127,8 +125,7 @@ class Plots:
             InvalidInputError: there is no such metric, too few trials have a value, or optuna or matplotlib is not
                 installed.
         """
-        metric = self._metric("importance", metric)
-        ranked = self._ranked(metric)
+        metric, ranked = self._ranked("importance", metric)
         names = self._parameters("importance", [trial for trial, _ in ranked])
         try:
             import optuna
@@ -168,24 +165,22 @@ class Plots:
         axis.title.set_fontsize("small")
         return figure
 
-    def _metric(self, method: str, metric: str | None) -> str:
+    def _ranked(self, method: str, metric: str | None) -> tuple[str, list[tuple[TrialOutcome, float]]]:
+        """Return the metric, and the trials whose last value of it is finite, the best first."""
         metric = metric or self._outcome.metric
-        where = f"results.plot.{method}()"
         if not metric:
-            raise InvalidInputError(f"{where}: the experiment has no metric; pass metric=...")
-        reported = metrics_of(self._outcome.trials)
-        if metric not in reported:
+            raise InvalidInputError(f"results.plot.{method}(): the experiment has no metric; pass metric=...")
+        trials = list(self._outcome.trials)
+        values = latest_numbers(trials, metric)
+        reported = metrics_of(trials)
+        if metric not in reported and all(value is None for value in values):
             raise InvalidInputError(
-                f"{where}: no trial reported {metric!r}; reported: {', '.join(reported) or 'nothing'}"
+                f"results.plot.{method}(): no trial reported {metric!r}; reported: {', '.join(reported) or 'nothing'}"
             )
-        return metric
-
-    def _ranked(self, metric: str) -> list[tuple[TrialOutcome, float]]:
-        """Return the trials with a finite last value of the metric, the best first."""
-        values = ((trial, number(lookup(trial.last_result or {}, metric))) for trial in self._outcome.trials)
-        usable = [(trial, value) for trial, value in values if value is not None and math.isfinite(value)]
+        pairs = zip(trials, values, strict=True)
+        usable = [(trial, value) for trial, value in pairs if value is not None and math.isfinite(value)]
         sign = 1 if self._outcome.mode == "min" else -1
-        return sorted(usable, key=lambda each: sign * each[1])
+        return metric, sorted(usable, key=lambda each: sign * each[1])
 
     def _parameters(self, method: str, trials: Sequence[TrialOutcome]) -> list[str]:
         configs = [flattened(trial.config) for trial in trials]

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.results import flattened, lookup, number
+from trialpod.tune.results import flattened, latest_numbers, lookup
 
 if TYPE_CHECKING:
-    from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
+    from trialpod.tune.outcomes import ExperimentOutcome
 
 MAX_ROWS = 20
 MAX_PARAMETERS = 10
@@ -21,14 +21,17 @@ def experiment_html(outcome: ExperimentOutcome) -> str:
     """Return the best trials of an experiment as a table, the best first; at most `MAX_ROWS` of them."""
     metric = outcome.metric
     trials = list(outcome.trials)
+    values: list[float | None] = [None] * len(trials)
     if metric:
-        trials.sort(key=lambda trial: _rank(trial, metric, outcome.mode or "max"))
+        values = latest_numbers(trials, metric)
+        order = sorted(range(len(trials)), key=lambda place: _rank(values[place], outcome.mode or "max"))
+        trials, values = [trials[place] for place in order], [values[place] for place in order]
     names = _varying([flattened(trial.config or {}) for trial in trials])[:MAX_PARAMETERS]
     heads = ["Trial", "State", *([metric] if metric else []), "Iteration", *names]
     rows = []
-    for trial in trials[:MAX_ROWS]:
+    for trial, number in zip(trials[:MAX_ROWS], values, strict=False):
         config, last = flattened(trial.config or {}), trial.last_result or {}
-        value = [_text(lookup(last, metric))] if metric else []
+        value = [_text(lookup(last, metric) if number is None else number)] if metric else []
         rows.append(
             [trial.name, trial.status, *value, _text(last.get("training_iteration"))]
             + [_text(config.get(name)) for name in names]
@@ -50,8 +53,7 @@ def result_html(metrics: Mapping[str, Any], config: Mapping[str, Any] | None, er
     return f"<div><p>{escape(path)}</p>{problem}{parameters}{reported}</div>"
 
 
-def _rank(trial: TrialOutcome, metric: str, mode: str) -> float:
-    value = number(lookup(trial.last_result or {}, metric))
+def _rank(value: float | None, mode: str) -> float:
     if value is None or math.isnan(value):
         return math.inf
     return -value if mode == "max" else value

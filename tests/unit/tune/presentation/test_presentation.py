@@ -58,6 +58,18 @@ class TestFigures:
         assert len(axes.lines) == 6
         assert axes.get_ylabel() == "loss"
 
+    def test_a_metric_may_be_absent_from_last_results(self, grid: ResultGrid) -> None:
+        for index, trial in enumerate(grid._outcome.trials):
+            with Path(trial.path, "result.json").open("a") as stream:
+                stream.write(json.dumps({"training_iteration": 4, "acc" if index == 5 else "note": 1}) + "\n")
+            trial.last_result = {"training_iteration": 4, "note": 1}
+        (axes,) = grid.plot.curves().axes
+        assert [line.get_label() for line in axes.lines] == [f"trial_{index}" for index in range(6)]
+        assert len(grid.plot.curves("acc").axes[0].lines) == 1
+        html = grid._repr_html_()
+        assert html.index("trial_5") < html.index("trial_0")
+        assert "<td>0.125</td>" in html
+
     def test_slices_have_a_chart_for_each_varying_parameter(self, grid: ResultGrid) -> None:
         names = {axes.get_xlabel() for axes in grid.plot.slices().axes}
         assert names == {"lr", "layers", "optimizer", "momentum"}
