@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
-from trialpod.errors import CheckpointError, InvalidInputError
+from trialpod.errors import CheckpointError, InvalidInputError, StorageError, TrialpodError
 from trialpod_operator.commands import target
 from trialpod_operator.display.json_lines import strict
 from trialpod_operator.display.words import one_line, plural
@@ -43,22 +43,24 @@ class Listed:
 
     Attributes:
         trial: name of the trial's directory, "" when that is what was asked for.
-        info: what its manifest says.
+        name: its own.
+        info: what its manifest says; None when that cannot be read.
         problem: what is wrong with it; None: nothing is known to be.
         verified: it was read.
     """
 
     trial: str
-    info: CheckpointInfo
+    name: str
+    info: CheckpointInfo | None
     problem: str | None = None
     verified: bool = False
 
     @property
     def verdict(self) -> str:
         """The word for the table."""
-        if not self.verified:
-            return "-"
-        return "yes" if self.problem is None else "damaged"
+        if self.problem is not None:
+            return "damaged"
+        return "yes" if self.verified else "-"
 
 
 def trials(storage: Storage) -> Iterator[tuple[str, Storage]]:
@@ -89,16 +91,22 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
         StorageError: the storage cannot be read.
     """
     from trialpod.storage.checkpoints import open_checkpoints
+    from trialpod.storage.layout import checkpoint_index
     from trialpod.storage.registry import open_storage
 
     found: list[Listed] = []
     for name, folder in trials(open_storage(uri) if storage is None else storage):
         store = open_checkpoints(folder)
+        unreadable: dict[str, TrialpodError] = {}
         try:
-            infos = store.committed()
-            found += [Listed(name, info, find_damage(store, info) if verify else None, verify) for info in infos]
+            infos = store.committed(unreadable.__setitem__)
+            here = [
+                Listed(name, info.name, info, find_damage(store, info) if verify else None, verify) for info in infos
+            ]
         finally:
             store.close()
+        here += [Listed(name, each, None, str(problem)) for each, problem in unreadable.items()]
+        found += sorted(here, key=lambda each: checkpoint_index(each.name) or 0)
     if not found:
         raise InvalidInputError(
             f"{uri} has no checkpoints; give the directory or URI of an experiment or of one of its trials"
@@ -107,10 +115,18 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
 
 
 def find_damage(store: CheckpointStore, info: CheckpointInfo) -> str | None:
-    """Read a checkpoint; return what is wrong with it, None when it is complete and undamaged."""
+    """Read a checkpoint; return what is wrong with it, None when it is complete and undamaged.
+
+    Raises:
+        StorageUnavailableError: the storage cannot be reached for now.
+    """
+    from trialpod.storage.base import StorageUnavailableError
+
     try:
         store.verify(info)
-    except CheckpointError as error:
+    except StorageUnavailableError:
+        raise
+    except (CheckpointError, StorageError) as error:
         return str(error)
     return None
 
@@ -133,15 +149,18 @@ def table(found: list[Listed]) -> str:
             lines.append(
                 f"  {'CHECKPOINT':<20}{'SIZE':>10}  {'ITERATION':>9}  {'ATTEMPT':>7}  {'VERIFIED':<9} METRICS"
             )
-        items = list(metrics_of(one.info).items())
+        info = one.info
+        if info is None:
+            lines.append(f"  {one.name:<20}{'-':>10}  {'-':>9}  {'-':>7}  {one.verdict}")
+            continue
+        items = list(metrics_of(info).items())
         shown = ", ".join(f"{key}={_brief(value)}" for key, value in items[:_SHOWN_METRICS])
         more = ", ..." if len(items) > _SHOWN_METRICS else ""
-        info = one.info
         lines.append(
             f"  {info.name:<20}{size_text(info.size):>10}  {info.iteration:>9}  {info.attempt:>7}  "
             f"{one.verdict:<9} {one_line(shown)}{more}"
         )
-    total = sum(one.info.size for one in found)
+    total = sum(one.info.size for one in found if one.info is not None)
     lines += ["", f"{plural(len(found), 'checkpoint')}, {size_text(total)}"]
     lines += [f"damaged: {one_line(one.problem)}" for one in found if one.problem]
     return "\n".join(lines)
@@ -156,14 +175,14 @@ def data(one: Listed) -> dict[str, Any]:
     info = one.info
     return {
         "trial": one.trial,
-        "name": info.name,
-        "size": info.size,
-        "iteration": info.iteration,
-        "attempt": info.attempt,
-        "time": info.time,
-        "verified": one.problem is None if one.verified else None,
+        "name": one.name,
+        "size": info.size if info is not None else None,
+        "iteration": info.iteration if info is not None else None,
+        "attempt": info.attempt if info is not None else None,
+        "time": info.time if info is not None else None,
+        "verified": one.problem is None if one.verified or one.problem else None,
         "problem": one.problem,
-        "metrics": info.metrics,
+        "metrics": info.metrics if info is not None else {},
     }
 
 

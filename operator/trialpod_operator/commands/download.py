@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialpod.cli.command import Command
-from trialpod.errors import CheckpointError, InvalidInputError, StorageError, nearest
+from trialpod.errors import CheckpointError, InvalidInputError, StorageError, TrialpodError, nearest
 from trialpod_operator.commands import target
 from trialpod_operator.commands.checkpoints import trials
 from trialpod_operator.display.words import one_line, plural
@@ -113,7 +113,10 @@ def copy(whole: Storage, location: str, wanted: str | None, destination: Path) -
             continue
         store = open_checkpoints(storage)
         try:
-            for info in store.committed():
+            unreadable: dict[str, TrialpodError] = {}
+            committed = store.committed(unreadable.__setitem__)
+            problems += [str(problem) for name, problem in unreadable.items() if wanted in (None, name)]
+            for info in committed:
                 names.append(info.name)
                 if wanted not in (None, info.name):
                     continue

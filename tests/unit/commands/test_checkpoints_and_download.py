@@ -63,6 +63,63 @@ def test_verifying_finds_damage_and_the_status_says_so(experiment: Path, capsys:
     assert [one["verified"] for one in json.loads(capsys.readouterr().out)] == [True, True, False, True]
 
 
+class TestUnreadable:
+    """A manifest, or a file, that cannot be read is damage: others are still listed, and copied."""
+
+    @pytest.fixture(params=["damaged", "not a file"])
+    def without_manifest(self, experiment: Path, request: pytest.FixtureRequest) -> Path:
+        manifest = experiment / "a" / "checkpoint_000000" / ".trialpod-manifest.json"
+        if request.param == "damaged":
+            manifest.write_text(manifest.read_text()[:-20])
+        else:
+            manifest.unlink()
+            manifest.mkdir()
+        return experiment
+
+    @pytest.mark.parametrize("options", [(), ("--verify",)])
+    def test_manifest_is_listed_as_damaged(
+        self, without_manifest: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+    ) -> None:
+        assert run(checkpoints, without_manifest, *options) == 1
+        text = capsys.readouterr().out
+        assert text.count("checkpoint_000000 ") == 2
+        assert "4 checkpoints, 6 bytes" in text
+        assert "\ndamaged: " in text
+        assert run(checkpoints, without_manifest, *options, "--json") == 1
+        found = json.loads(capsys.readouterr().out)
+        assert [(one["trial"], one["name"], one["size"]) for one in found[:2]] == [
+            ("a", "checkpoint_000000", None),
+            ("a", "checkpoint_000001", 2),
+        ]
+        assert [one["verified"] for one in found] == [False, *([True] * 3 if options else [None] * 3)]
+
+    def test_manifest_fails_a_download_of_all(self, without_manifest: Path, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="1 checkpoint could not be copied"):
+            run(download, without_manifest, tmp_path / "to")
+        assert len(list((tmp_path / "to").glob("*/checkpoint_*"))) == 3
+        with pytest.raises(StorageError, match="1 checkpoint could not be copied"):
+            run(download, without_manifest / "a" / "checkpoint_000000", tmp_path / "one")
+        assert run(download, without_manifest / "a" / "checkpoint_000001", tmp_path / "one") == 0
+
+    def test_manifest_in_a_bucket_is_listed_too(
+        self, experiment: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(DirectoryStorage, "local_path", lambda self, key: None)
+        manifest = experiment / "a" / "checkpoint_000000" / ".trialpod-manifest.json"
+        manifest.write_text("{}")
+        assert run(checkpoints, experiment, "--verify") == 1
+        assert "damaged: checkpoint_000000 in " in capsys.readouterr().out
+
+    def test_file_does_not_end_the_list(self, experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = experiment / "a" / "checkpoint_000000" / "sub" / "w"
+        file.unlink()
+        file.mkdir()
+        assert run(checkpoints, experiment, "--verify") == 1
+        text = capsys.readouterr().out
+        assert text.count(" yes ") == 3
+        assert "damaged: cannot read " in text
+
+
 def test_a_place_without_checkpoints_is_an_error(tmp_path: Path) -> None:
     for module, more in ((checkpoints, []), (download, [tmp_path / "to"])):
         with pytest.raises(InvalidInputError, match="has no checkpoints"):

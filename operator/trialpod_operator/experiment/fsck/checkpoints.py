@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trialpod.errors import CheckpointError
+from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.checkpoints import manifest as manifests
 from trialpod.storage.checkpoints.manifest import Manifest, Tombstone
 from trialpod.storage.layout import CLAIM_FILE, STAGING_PREFIX, checkpoint_index
@@ -45,12 +46,12 @@ class Present:
 
     Attributes:
         sizes: of all files and objects, keys relative to the trial's place.
-        manifests: the text of each ``.trialpod-manifest.json``, by the checkpoint's name.
+        manifests: the text of each ``.trialpod-manifest.json``, or why it cannot be read, by the checkpoint's name.
         remote: it is a bucket, where checkpoints may share objects.
     """
 
     sizes: Mapping[str, int]
-    manifests: Mapping[str, bytes]
+    manifests: Mapping[str, bytes | StorageError]
     remote: bool
     folders: dict[str, dict[str, int]] = field(init=False)
 
@@ -73,7 +74,8 @@ def check_checkpoints(
     Args:
         trial: what must be there.
         present: what is there.
-        verify: reads a checkpoint and raises CheckpointError when it is damaged; None to go by sizes.
+        verify: reads a checkpoint and raises CheckpointError or StorageError when it is damaged or cannot be read;
+            None to go by sizes.
         findings: takes what is found about others.
     """
     read = {name: _manifest(name, data) for name, data in present.manifests.items()}
@@ -83,7 +85,9 @@ def check_checkpoints(
         if problem is None and verify is not None:
             try:
                 verify(info)
-            except CheckpointError as error:
+            except StorageUnavailableError:
+                raise
+            except (CheckpointError, StorageError) as error:
                 problem = str(error)
         if problem is not None:
             problems[name] = problem
@@ -177,8 +181,10 @@ def _explain_committed(name: str, found: Manifest, trial: TrialCheckpoints, find
         )
 
 
-def _manifest(name: str, data: bytes) -> Manifest | Tombstone | str:
+def _manifest(name: str, data: bytes | StorageError) -> Manifest | Tombstone | str:
     """Return the manifest, the tombstone in its place, or what is wrong with it."""
+    if isinstance(data, StorageError):
+        return f"is damaged: {data}"
     try:
         found = manifests.decode(data, "its manifest")
     except CheckpointError as error:

@@ -21,7 +21,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError, JournalError, StorageError, TrialpodError
 from trialpod.protocol.messages import TrainableRef
-from trialpod.storage.base import KeyMissingError, Storage
+from trialpod.storage.base import KeyMissingError, Storage, StorageUnavailableError
 from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import (
@@ -432,12 +432,18 @@ def _read(storage: Storage, key: str) -> bytes | None:
         return None  # removed since it was listed
 
 
-def _manifests(storage: Storage, sizes: Mapping[str, int]) -> dict[str, dict[str, bytes]]:
-    """Return the text of all manifests, by the trial's directory and the checkpoint's name."""
-    found: dict[str, dict[str, bytes]] = {}
+def _manifests(storage: Storage, sizes: Mapping[str, int]) -> dict[str, dict[str, bytes | StorageError]]:
+    """Return the text of all manifests, or why one cannot be read, by the trial's directory and the checkpoint."""
+    found: dict[str, dict[str, bytes | StorageError]] = {}
 
     def read(dirname: str, name: str, key: str) -> None:
-        data = _read(storage, key)
+        data: bytes | StorageError | None
+        try:
+            data = _read(storage, key)
+        except StorageUnavailableError:
+            raise
+        except StorageError as error:
+            data = error
         if data is not None:
             found.setdefault(dirname, {})[name] = data
 

@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -20,24 +19,24 @@ from typing import Any
 
 from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.storage.base import storage_error
+from trialpod.storage.base import StorageUnavailableError, storage_error
 from trialpod.storage.checkpoints import manifest as manifests
 from trialpod.storage.checkpoints.manifest import FileEntry, Manifest, Tombstone
 from trialpod.storage.checkpoints.staging import Staged, Staging
 from trialpod.storage.checkpoints.store import (
     CheckpointNotFoundError,
     CheckpointStore,
+    Damaged,
     Pins,
     Progress,
     find_latest_valid,
+    log_damaged,
     refuse_bad_name,
     refuse_other,
     scalars,
 )
 from trialpod.storage.file_tree import Tree, checksum_file, copy_tree, scan_tree, sync_path, sync_tree, write_synced
 from trialpod.storage.layout import MANIFEST_FILE, STAGING_PREFIX, checkpoint_index, checkpoint_name
-
-logger = logging.getLogger(__name__)
 
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
@@ -193,15 +192,19 @@ class LocalCheckpointStore(CheckpointStore):
             self._verified = found.name
         return found, warnings
 
-    def committed(self) -> list[CheckpointInfo]:
+    def committed(self, damaged: Damaged = log_damaged) -> list[CheckpointInfo]:
         """Return the checkpoints that have a readable manifest."""
         found = []
         for name in self._names():
             if checkpoint_index(name) is not None and os.path.exists(self._path(name, MANIFEST_FILE)):
                 try:
                     found.append(self._manifest(name).checkpoint)
-                except CheckpointError as error:
-                    logger.warning("skipped a damaged checkpoint: %s", error)
+                except CheckpointNotFoundError:
+                    continue  # removed since it was listed
+                except StorageUnavailableError:
+                    raise
+                except (CheckpointError, StorageError) as error:
+                    damaged(name, error)
         return sorted(found, key=lambda info: info.index)
 
     def _manifest(self, name: str) -> Manifest:

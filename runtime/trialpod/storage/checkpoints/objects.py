@@ -11,7 +11,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import KeyMissingError, Storage, StorageUnavailableError
 from trialpod.storage.checkpoints import manifest as manifests
 from trialpod.storage.checkpoints.manifest import Manifest, Tombstone
-from trialpod.storage.checkpoints.store import CheckpointNotFoundError
+from trialpod.storage.checkpoints.store import CheckpointNotFoundError, Damaged, log_damaged
 from trialpod.storage.layout import CLAIM_FILE, MANIFEST_FILE, checkpoint_index
 
 logger = logging.getLogger(__name__)
@@ -86,14 +86,14 @@ class CheckpointObjects:
         self._manifests[name] = decoded
         return decoded
 
-    def find_manifest(self, name: str) -> Manifest | None:
-        """Return a checkpoint's manifest; None if there is none, or, with a warning, only a damaged one."""
+    def find_manifest(self, name: str, damaged: Damaged = log_damaged) -> Manifest | None:
+        """Return a checkpoint's manifest; None if there is none, or `damaged` was called for it."""
         try:
             return self.manifest(name)
         except CheckpointNotFoundError:
             return None
         except CheckpointError as error:
-            logger.warning("skipped a damaged checkpoint: %s", error)
+            damaged(name, error)
             return None
 
     def remember(self, manifest: Manifest) -> None:

@@ -62,9 +62,11 @@ from trialpod.storage.checkpoints.snapshots import Snapshots
 from trialpod.storage.checkpoints.staging import LocalFile, Staged
 from trialpod.storage.checkpoints.store import (
     CheckpointStore,
+    Damaged,
     Pins,
     Progress,
     find_latest_valid,
+    log_damaged,
     refuse_bad_name,
     refuse_other,
     scalars,
@@ -326,14 +328,20 @@ class RemoteCheckpointStore(CheckpointStore):
         # A full local disk or missing permissions say nothing about the checkpoint: an older one would be no better.
         return find_latest_valid(infos, self.fetch, (CheckpointError,))
 
-    def committed(self) -> list[CheckpointInfo]:
+    def committed(self, damaged: Damaged = log_damaged) -> list[CheckpointInfo]:
         """Return the checkpoints that have a readable manifest."""
         found: list[CheckpointInfo] = []
 
         def read(name: str) -> None:
-            manifest = self._objects.find_manifest(name)
-            if manifest is not None:
-                found.append(manifest.checkpoint)
+            try:
+                manifest = self._objects.find_manifest(name, damaged)
+            except StorageUnavailableError:
+                raise
+            except StorageError as error:
+                damaged(name, error)
+            else:
+                if manifest is not None:
+                    found.append(manifest.checkpoint)
 
         keys = self._objects.keys()
         run_all([partial(read, name) for name in keys if f"{name}/{MANIFEST_FILE}" in keys[name]], _THREADS)

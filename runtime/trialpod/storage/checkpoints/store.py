@@ -15,6 +15,7 @@ Invariants of both:
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -28,8 +29,18 @@ from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.layout import checkpoint_index
 
+logger = logging.getLogger(__name__)
+
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and their total; it may raise, which abandons the operation."""
+
+Damaged = Callable[[str, CheckpointError | StorageError], object]
+"""Called with the name of a checkpoint and what is wrong with it."""
+
+
+def log_damaged(name: str, error: CheckpointError | StorageError) -> None:
+    """Log a checkpoint whose manifest is not readable."""
+    logger.warning("skipped the damaged checkpoint %s: %s", name, error)
 
 
 class CheckpointNotFoundError(CheckpointError):
@@ -140,8 +151,16 @@ class CheckpointStore(ABC):
         """
 
     @abstractmethod
-    def committed(self) -> list[CheckpointInfo]:
-        """Return the checkpoints whose manifest is there and readable, oldest first; damaged ones are logged."""
+    def committed(self, damaged: Damaged = log_damaged) -> list[CheckpointInfo]:
+        """Return the checkpoints whose manifest is there and readable, oldest first.
+
+        Args:
+            damaged: called for each checkpoint whose manifest is there and not readable, in any thread.
+
+        Raises:
+            StorageError: the storage cannot be listed.
+            StorageUnavailableError: the storage cannot be reached for now.
+        """
 
     # Garbage collection and indices.
 

@@ -273,6 +273,23 @@ def test_checkpoint_deleted_during_the_check_is_no_finding(
     assert [what for _, _, what in stand.found()] == ["checkpoint_000001 (iteration 2) is missing"]
 
 
+@pytest.mark.parametrize(("step", "file"), [("open_checkpoints", "state"), ("_manifests", ".trialpod-manifest.json")])
+def test_unreadable_file_of_a_checkpoint_is_an_error(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, step: str, file: str
+) -> None:
+    original = getattr(examine_module, step)
+
+    def break_first(*arguments: Any) -> Any:
+        (stand.kept / file).unlink()
+        (stand.kept / file).symlink_to(file)  # opening it fails, but not because it is missing
+        return original(*arguments)
+
+    monkeypatch.setattr(examine_module, step, break_first)
+    (error,) = examine(open_storage(str(stand.directory)), verify=True).findings
+    assert (error.severity, error.trial) == ("error", stand.good)
+    assert "cannot read " in error.what
+
+
 @pytest.mark.parametrize("change", ["end", "snapshot"])
 def test_files_read_before_the_journal_changed_are_no_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
