@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -93,16 +93,31 @@ def test_what_cannot_be_searched_is_refused(space: dict[str, Any], message: str)
         FlatSpace(space, "the test")
 
 
-@pytest.mark.parametrize("value", [2.0, "0.5", None, True, float("nan")])
+@pytest.mark.parametrize("value", [2.0, "0.5", None, True, float("nan"), np.bool_(True), np.float64("inf")])
 def test_a_value_outside_of_its_domain_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInputError, match="x: "):
         FlatSpace({"x": tune.uniform(0, 1)}, "the test").encode({"x": value})
 
 
+class TestNumbersOfNumPy:
+    FLAT = FlatSpace({"n": tune.randint(1, 9), "x": tune.uniform(0, 1), "big": tune.randint(0, 2**70)}, "the test")
+
+    @pytest.mark.parametrize("n", [np.int64(3), np.uint8(3), np.array(3), np.float32(3)])
+    @pytest.mark.parametrize("x", [np.float32(0.5), np.float16(0.5), np.float64(0.5)])
+    def test_are_numbers(self, n: Any, x: Any) -> None:
+        found = self.FLAT.encode({"n": n, "x": x, "big": 2**69 + 1})
+        assert found == {"n": 3, "x": 0.5, "big": 2**69 + 1}
+        assert [type(value) for value in found.values()] == [int, float, int]
+
+    def test_fraction_is_no_whole_number(self) -> None:
+        with pytest.raises(InvalidInputError, match=r"n: 3\.5 is outside"):
+            self.FLAT.encode({"n": np.float32(3.5)}, partial=True)
+
+
 class TestRoundingAtTheEdge:
     """Draws from NumPy are Ray's, which may miss a bound by a rounding error."""
 
-    SPACE = {"x": tune.quniform(0, 0.3, 0.1), "y": tune.quniform(-0.3, 0, 0.1)}
+    SPACE: ClassVar = {"x": tune.quniform(0, 0.3, 0.1), "y": tune.quniform(-0.3, 0, 0.1)}
 
     def test_value_is_the_edge(self) -> None:
         drawn = float(np.round(0.3 / 0.1) * 0.1)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.readable import number as number_of
 from trialpod.protocol.values import params_encoder, readable, same_value, text_of
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
 from trialpod.tune.search.spaces.variants import Path, VariantSpace, is_grid, with_items, with_values
@@ -83,16 +84,17 @@ class Dimension:
         """Return the number that stands for a value in a config."""
         if self.kind == "choice":
             return self._position(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InvalidInputError(f"{self.name}: {value!r} is not a number")
+        given, value = value, number_of(value)
+        if value is None or isinstance(value, bool) or not math.isfinite(value):
+            raise InvalidInputError(f"{self.name}: {given!r} is not a number")
         if not self.domain.is_valid(value):
             raise InvalidInputError(f"{self.name}: {value!r} is outside of {self.domain!r}")
         if self.kind in ("real", "normal"):
             return float(value)
-        number = round(value / self.q) if self.q is not None else int(value)
-        if not self.low <= number <= self.high or not math.isclose(number * (self.q or 1), value, abs_tol=1e-9):
+        index = round(value / self.q) if self.q is not None else int(value)
+        if not self.low <= index <= self.high or not math.isclose(index * (self.q or 1), value, abs_tol=1e-9):
             raise InvalidInputError(f"{self.name}: {value!r} is not a value of {self.domain!r}")
-        return number
+        return index
 
     def canonical(self, number: Any) -> Any:
         """Return the number of the value that `number` decodes to."""
