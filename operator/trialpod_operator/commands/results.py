@@ -79,6 +79,8 @@ def ordered(view: ExperimentView, key: str | None) -> list[TrialRow]:
     if key is None:
         return best_first(view)
     known = sort_keys(view.rows)
+    if view.metric and any(row.value is not None for row in view.rows):
+        known.append(view.metric)  # it may be in no trial's last result
     reverse = key.startswith("-") and key not in known
     name = key[1:] if reverse else key
     plain = [name.removeprefix(prefix) for prefix in ("", "config/", RESULT_PREFIX)]
@@ -87,6 +89,8 @@ def ordered(view: ExperimentView, key: str | None) -> list[TrialRow]:
         hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(map(one_line, known))}"
         raise InvalidInputError(f"--sort {name}: no trial has such a key; {hint}")
     values = [sort_value(row, name) for row in view.rows]
+    if view.metric == name.removeprefix(RESULT_PREFIX):
+        values = [row.value if value is None else value for row, value in zip(view.rows, values, strict=True)]
     missing = [value is None or (isinstance(value, float) and math.isnan(value)) for value in values]
     numeric = all(absent or isinstance(value, (int, float)) for absent, value in zip(missing, values, strict=True))
     present = [index for index, absent in enumerate(missing) if not absent]

@@ -115,6 +115,14 @@ class TestResultKeysNamedLikeFacts:
         assert [row["result/error"] for row in shown] == ["0.05", "0.12"]
 
 
+@pytest.mark.parametrize("key", ["accuracy", "result/accuracy"])
+def test_the_metric_may_be_absent_from_last_results(run: Any, capsys: pytest.CaptureFixture[str], key: str) -> None:
+    rows = [trial(number, value=value, last_result={"loss": 1.0}) for number, value in enumerate((0.5, None, 0.3))]
+    run(results, "--json", "--sort", key, view=experiment(rows))
+    listed = json.loads(capsys.readouterr().out)["trials"]
+    assert [each["trial_id"][-1] for each in listed] == ["2", "0", "1"]
+
+
 def test_an_unknown_sort_key_is_answered_with_the_nearest(run: Any) -> None:
     with pytest.raises(InvalidInputError, match="--sort acuracy: no trial has such a key; did you mean 'accuracy'"):
         run(results, "--sort", "acuracy")
