@@ -43,12 +43,16 @@ class SearcherWrapper(Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Pass on what the experiment says."""
+        """Forget the trials of an earlier experiment, and pass on what this one says."""
+        self._forget_trials()
         return introduce(self.searcher, metric, mode, config, **spec)
 
     def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
         """Pass on a point that was evaluated elsewhere."""
         self.searcher.add_evaluated_point(*args, **kwargs)
+
+    def _forget_trials(self) -> None:
+        """Forget all trials; what the searcher has learned from them stays."""
 
 
 class ConcurrencyLimiter(SearcherWrapper):
@@ -63,6 +67,10 @@ class ConcurrencyLimiter(SearcherWrapper):
     Raises:
         InvalidInputError: an argument cannot be used.
     """
+
+    _live: dict[str, None]
+    _held: dict[str, list[Any]]  # ends that the searcher has not received yet
+    _retryable: dict[str, None]
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
         given: object = searcher
@@ -80,9 +88,7 @@ class ConcurrencyLimiter(SearcherWrapper):
             )
         self.max_concurrent = max_concurrent
         self.batch = batch
-        self._live: dict[str, None] = {}
-        self._held: dict[str, list[Any]] = {}  # ends that the searcher has not received yet
-        self._retryable: dict[str, None] = {}
+        self._forget_trials()
         self._inside = not batch and searcher.set_max_concurrency(max_concurrent)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -139,6 +145,9 @@ class ConcurrencyLimiter(SearcherWrapper):
         self._retryable = dict.fromkeys(state["failed"])
         self._held = unpacked_ends(state["held"])
         self.searcher.set_state(state["searcher"])
+
+    def _forget_trials(self) -> None:
+        self._live, self._held, self._retryable = {}, {}, {}
 
     def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
         known = trial_id in self._live

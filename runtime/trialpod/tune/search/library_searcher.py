@@ -4,7 +4,7 @@ The state is the log of suggestions and results, in order; an optimiser is built
 pickles of the library's objects, works across its versions, and gives the same suggestions afterwards, because every
 suggestion has random numbers of its own: seeded by the searcher's seed and the suggestion's number.
 
-Entries of the log, each a list: ``["ask", trial_id, values]``,
+Entries of the log, each a list: ``["ask", trial_id, values]``, whose id is "" in a later experiment,
 ``["end", number, status, scores, step, constraints]``, ``["pause", number, scores, step]``, ``["resume", number]``,
 and ``["add", values, status, scores, step]`` for a point that was evaluated elsewhere. Points are numbered in the
 order of "ask" and "add".
@@ -182,11 +182,7 @@ class LibrarySearcher(Searcher):
             self._seed = spec.get("seed")
         if self._given_space is None:
             self._given_space = config
-        self._numbers, self._unfinished, self._paused = (
-            {},
-            set(),
-            set(),
-        )  # of another experiment's trials, if there are any
+        self._forget_trials()
         self._ready()
         return True
 
@@ -413,6 +409,13 @@ class LibrarySearcher(Searcher):
         self._opened = False  # the optimiser is there
         self._space = None
 
+    def _forget_trials(self) -> None:
+        """Forget which trials an earlier experiment had; what was learned from them stays."""
+        self._numbers, self._unfinished, self._paused = {}, set(), set()
+        for entry in self._log:
+            if entry[0] == "ask":
+                entry[1] = ""
+
     @property
     def _can_start(self) -> bool:
         return self._given_space is not None and self._metric is not None and self._mode is not None
@@ -541,8 +544,9 @@ class LibrarySearcher(Searcher):
     def _read_log(self) -> None:
         for entry in self._log:
             if entry[0] == "ask":
-                self._numbers[entry[1]] = len(self._values)
-                self._unfinished.add(len(self._values))
+                if entry[1]:
+                    self._numbers[entry[1]] = len(self._values)
+                    self._unfinished.add(len(self._values))
                 self._values.append(entry[2])
             elif entry[0] == "add":
                 self._values.append(entry[1])

@@ -32,15 +32,17 @@ class Repeater(SearcherWrapper):
         InvalidInputError: an argument cannot be used.
     """
 
+    _groups: dict[str, dict[str, Any]]  # by the first trial's id
+    _group_of: dict[str, str]
+    _current: str | None
+
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
         super().__init__(searcher)
         if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
             raise InvalidInputError(f"Repeater: repeat must be 1 or more, got {repeat!r}", parameter="repeat")
         self.repeat = repeat
         self._set_index = set_index
-        self._groups: dict[str, dict[str, Any]] = {}  # by the first trial's id
-        self._group_of: dict[str, str] = {}
-        self._current: str | None = None
+        self._forget_trials()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the current config again, or a new one."""
@@ -112,6 +114,9 @@ class Repeater(SearcherWrapper):
             }
             self._group_of.update(dict.fromkeys(trials, first))
         self.searcher.set_state(state["searcher"])
+
+    def _forget_trials(self) -> None:
+        self._groups, self._group_of, self._current = {}, {}, None
 
     def _open_group(self) -> dict[str, Any] | None:
         return None if self._current is None else self._groups[self._current]

@@ -34,6 +34,11 @@ class SearchGenerator(SearchAlgorithm):
         InvalidInputError: it is not a searcher.
     """
 
+    _next: int
+    _exhausted: bool
+    _live: dict[str, None]
+    _retryable: dict[str, None]
+
     def __init__(self, searcher: Searcher) -> None:
         if isinstance(searcher, type) or not callable(getattr(searcher, "suggest", None)):
             raise InvalidInputError(
@@ -48,10 +53,7 @@ class SearchGenerator(SearchAlgorithm):
         self._configured = False
         self._num_samples = 1
         self._id_prefix = ""
-        self._next = 0
-        self._exhausted = False
-        self._live: dict[str, None] = {}
-        self._retryable: dict[str, None] = {}
+        self._forget_trials()
 
     def configure(
         self,
@@ -70,6 +72,7 @@ class SearchGenerator(SearchAlgorithm):
         if id_prefix is None:
             id_prefix = hashlib.sha256(f"trial ids {seed}".encode()).hexdigest()[:5]
         self._id_prefix = id_prefix
+        self._forget_trials()  # of an earlier experiment
         self._space = space
         VariantSpace(space)
         self._variables = _variables(space)
@@ -196,6 +199,9 @@ class SearchGenerator(SearchAlgorithm):
         self._live = dict.fromkeys(state["live"])
         self._retryable = dict.fromkeys(state["failed"])
         self.searcher.set_state(state["searcher"])
+
+    def _forget_trials(self) -> None:
+        self._next, self._exhausted, self._live, self._retryable = 0, False, {}, {}
 
     def _count(self, trial_id: str) -> None:
         self._next += 1

@@ -7,7 +7,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search import SearchGenerator, as_search_algorithm, prepare
+from trialpod.tune.search import ConcurrencyLimiter, Repeater, SearchGenerator, as_search_algorithm, prepare
 from trialpod.tune.search.optuna import OptunaSearch
 from trialpod.tune.search.searcher import Searcher
 
@@ -50,6 +50,57 @@ class Counting(Searcher):
 
 def _search(searcher: Searcher, num_samples: int = -1) -> Any:
     return prepare(searcher, space=SPACE, num_samples=num_samples, metric="loss", mode="min", seed=3)
+
+
+class TestSecondExperiment:
+    """One object for two experiments: what was learned stays, and the trials of the first are forgotten."""
+
+    def prepared(self, made: Any, seed: int, num_samples: int = 4) -> Any:
+        space = {"x": tune.uniform(0, 1)}
+        return prepare(made, space=space, num_samples=num_samples, metric="loss", mode="min", seed=seed)
+
+    def ended(self, search: Any) -> list[Any]:
+        found = []
+        while (suggestion := search.next_suggestion()) is not None:
+            search.on_trial_complete(suggestion.trial_id, {"loss": suggestion.config["x"], "training_iteration": 1})
+            found.append(suggestion)
+        return found
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            OptunaSearch,
+            lambda: ConcurrencyLimiter(OptunaSearch(), 2),
+            lambda: ConcurrencyLimiter(OptunaSearch(), 2, batch=True),
+            lambda: Repeater(OptunaSearch(), 3),
+            lambda: SearchGenerator(OptunaSearch()),
+            lambda: SearchGenerator(Repeater(ConcurrencyLimiter(OptunaSearch(), 2), 3)),
+        ],
+    )
+    @pytest.mark.parametrize("ended", [0, 1])
+    def test_gets_all_samples_after_an_interruption(self, make: Any, ended: int) -> None:
+        made = make()
+        first = self.prepared(made, 7)
+        earlier = [first.next_suggestion() for _ in range(2)]
+        for each in earlier[:ended]:
+            first.on_trial_complete(each.trial_id, {"loss": 1.0, "training_iteration": 1})
+        later = self.ended(self.prepared(made, 8))
+        prefix = later[0].trial_id.partition("_")[0]
+        assert [each.trial_id for each in later] == [f"{prefix}_{number:05d}" for number in range(4)]
+        assert not earlier[0].trial_id.startswith(prefix)
+        assert earlier[-1].config["x"] not in {each.config["x"] for each in later}
+
+    def test_continues_from_its_state_with_ids_of_its_own(self) -> None:
+        """Both have the same seed, so their trials have the same ids."""
+        searcher = OptunaSearch()
+        assert len(self.ended(self.prepared(searcher, 7))) == 4
+        search = self.prepared(searcher, 7)
+        search.next_suggestion()
+        restored = self.prepared(OptunaSearch(), 7)
+        restored.set_state(json.loads(json.dumps(search.get_state())))
+        later = self.ended(restored)
+        assert len(later) == 3
+        assert later == self.ended(search)
 
 
 def test_trials_are_numbered_named_and_completed_with_constants() -> None:
