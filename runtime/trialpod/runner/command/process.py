@@ -24,6 +24,11 @@ from trialpod.runner.command.program_file import loader_of, machine_of, this_mac
 
 # The program says its number before it becomes the program; the end of the pipe is the end of the runner.
 _GUARD = "import os,sys;told=sys.stdin.buffer.read();told and os.killpg(int(told),9)"
+_FINAL = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM,
+    errno.ENOEXEC, errno.E2BIG,
+})  # fmt: skip
+"""Errors of a start that every other attempt has too; after others, such as too many processes, it may succeed."""
 _EXEC_FAILED = {"ENOEXEC": "has no #! line and cannot run on this machine", "EACCES": "may not be executed"}
 
 
@@ -41,17 +46,21 @@ class CommandProcess:
 
     Raises:
         CommandNotFoundError: the program cannot be started.
+        TrainableError: it could not be started now.
     """
 
     def __init__(self, arguments: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        # It is there before the program, so that no death of the runner is too early for it.
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            # It is there before the program, so that no death of the runner is too early for it.
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _GUARD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TrainableError(f"the guard of {arguments[0]!r} cannot be started: {error.strerror}") from error
         assert self._guard.stdin is not None
         pipe = self._guard.stdin.fileno()
 
@@ -73,9 +82,11 @@ class CommandProcess:
                 )
         except BaseException as error:
             self._dismiss_guard()
-            if isinstance(error, (OSError, ValueError)):
-                raise CommandNotFoundError(_why_not_started(arguments[0], env, cwd, error)) from error
-            raise
+            if not isinstance(error, (OSError, ValueError)):
+                raise
+            is_final = isinstance(error, ValueError) or error.errno in _FINAL
+            why = _why_not_started(arguments[0], env, cwd, error)
+            raise (CommandNotFoundError if is_final else TrainableError)(why) from error
         self.pid = self._process.pid
         self._closed = False
         assert self._process.stdout is not None

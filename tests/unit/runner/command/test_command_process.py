@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from trialpod.cli.report import main as report
+from trialpod.errors import TrainableError
 from trialpod.protocol.command import CheckpointFolderSpec, MetricsSpec
 from trialpod.runner.command.checkpoint_folder import MAX_WAIT, CheckpointFolder
 from trialpod.runner.command.output import MAX_QUEUED_LINES, CommandOutput
@@ -161,6 +163,25 @@ class TestProcess:
             (tmp_path / name).chmod(0o755)
         with pytest.raises(CommandNotFoundError, match=message):
             started(program, cwd=tmp_path)
+
+    @pytest.mark.parametrize("which", [0, 1])
+    def test_a_start_that_may_succeed_later_is_not_final(self, tmp_path, monkeypatch, which):
+        """First the guard is started, then the program."""
+        start, calls = subprocess.Popen, iter(range(9))
+
+        def busy(*arguments, **options):
+            if next(calls) == which:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return start(*arguments, **options)
+
+        monkeypatch.setattr(subprocess, "Popen", busy)
+        with pytest.raises(TrainableError, match="cannot be started: Resource temporarily unavailable") as raised:
+            started("true", cwd=tmp_path)
+        assert raised.type is TrainableError
+
+    def test_arguments_that_are_too_long(self, tmp_path):
+        with pytest.raises(CommandNotFoundError, match="cannot be started: Argument list too long"):
+            started("true", "x" * 10_000_000, cwd=tmp_path)
 
     def test_a_missing_working_directory(self, tmp_path):
         with pytest.raises(CommandNotFoundError, match=r"working directory .* does not exist"):
