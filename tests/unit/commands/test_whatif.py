@@ -19,7 +19,7 @@ from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.commands.whatif import replay
 from trialpod_operator.engine import events
-from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.settings import RepeatRules, Settings
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
@@ -42,13 +42,22 @@ def record(
     lengths: Sequence[int] = (LENGTH,) * len(CURVES),
     scores: Sequence[Callable[[int], float]] = tuple(CURVES.values()),
     objectives: list[Objective] | None = None,
+    repeats: int = 0,
 ) -> list[str]:
-    """Write an experiment that ran each trial for nine steps of 10 s, one after the other; return the trials' ids."""
+    """Write an experiment that ran each trial for nine steps of 10 s, one after the other; return the trials' ids.
+
+    The last `repeats` of the trials are repeats of the best of those before.
+    """
     search = BasicVariantGenerator(seed=1)
-    search.configure({"x": grid_search(list(range(len(scores))))}, 1)
+    search.configure({"x": grid_search(list(range(len(scores) - repeats)))}, 1)
     plan = ExperimentPlan(
         settings=Settings(
-            name="e", trainable_name="train", metric="score", objectives=objectives or [], max_concurrent=1
+            name="e",
+            trainable_name="train",
+            metric="score",
+            objectives=objectives or [],
+            max_concurrent=1,
+            repeats=RepeatRules(top=1, times=repeats) if repeats else None,
         ),
         search=search,
         scheduler=FIFOScheduler(),
@@ -125,6 +134,12 @@ class TestSaved:
         found = whatif(capsys, str(tmp_path), "--scheduler", "fifo")
         assert (found["saved_s"], found["stopped"]) == (0.0, 0)
         assert not any(trial["lost"] for trial in found["best"])
+
+    def test_repeats_are_left_out(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ids = record(tmp_path, lengths=(LENGTH,) * 6, scores=[*CURVES.values(), *[CURVES["late"]] * 2], repeats=2)
+        assert len(ids) == 6
+        found = whatif(capsys, str(tmp_path), *ASHA)
+        assert (found["trials"], found["recorded_s"], found["spent_s"]) == (4, 360.0, 200.0)
 
     def test_paused_trials_that_never_resume_are_saved(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -67,7 +67,7 @@ def _show(experiment: Any, storage: Storage, options: argparse.Namespace) -> int
 
     state = experiment.engine.state
     settings: Settings | None = state.settings
-    known = list(state.trials.values())
+    known = [trial for trial in state.trials.values() if not trial.repeat_of]  # no scheduler knows of repeats
     if settings is None or not known:
         raise InvalidInputError(f"{experiment.location}: no trial has started yet; there is nothing to decide about")
     if settings.metric is None:
