@@ -45,6 +45,7 @@ class PodBinding:
     sigterm_by: float = 0.0  # and why it sent SIGTERM
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
+    refused: int = 0  # how often its pod was refused
     adopted: bool = False  # it was in progress when this operator opened the experiment
     not_before: float = 0.0  # when its pod may be recreated
     group: Group | None = None  # of the pod and its workers

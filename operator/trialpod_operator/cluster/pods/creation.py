@@ -5,20 +5,28 @@ overlap, and up to `MAX_CONCURRENT_CREATIONS` are made at a time. What else is m
 has ended.
 
 Invariants: names are deterministic, so one that is made twice is refused by the API server. A pod is made only when
-its TuneTrial is there to own it. Where the server refuses one, it is asked for one alone until it takes that. Groups
-are made one after the other. No round begins once this is closed.
+its TuneTrial is there to own it. Where the server refuses one, only one is asked for at a time until it takes that,
+the one that it has refused least often: what is refused of one trial keeps no other from beginning. Groups are made
+one after the other. No round begins once this is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
+from trialpod.protocol.messages import AttemptEnd
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.attention import Look
 from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
+from trialpod_operator.cluster.pods.template import TrialTemplateError
+from trialpod_operator.engine.events import AttemptEnded
 from trialpod_operator.engine.trial import Trial
+
+logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 2.0
 """Maximum time that a round waits for the storage before it recreates a pod."""
@@ -70,6 +78,7 @@ class PodCreation:
     def _find_missing(self, now: float, look: Look) -> tuple[list[PodBinding], list[Trial]]:
         """Return the attempts without pods, and the other trials without TuneTrials, that no round is about."""
         missing = [binding for binding in look.bindings if self._needs_pod(binding) and now >= binding.not_before]
+        missing.sort(key=lambda binding: binding.refused)
         first = self._pods.groups.first_in_line(look.bindings)
         if first is None:
             first = next((binding for binding in missing if binding.group is not None), None)
@@ -126,7 +135,7 @@ class PodCreation:
                 self._left = True
                 self._pods.attention.sweep_by(self._pods.clock())
                 return
-        # The first alone: where the server refuses it, it would refuse them all.
+        # The first alone: where the server refuses it, it may refuse them all.
         rejections = self._pods.work.rejections
         if missing and (rejections.why is not None or len(missing) > 4):
             if not await self._create(missing[0]):
@@ -163,9 +172,28 @@ class PodCreation:
         return sorted(missing, key=lambda trial: trial.trial_id)
 
     async def _create(self, binding: PodBinding) -> bool:
-        """Create the pod of an attempt; return whether it exists."""
+        """Create the pods of an attempt; return False where one was refused."""
         if self._closed or self._pods.bindings.get(binding.trial.trial_id) is not binding:
             return True
+        try:
+            made = await self._create_pods(binding)
+        except TrialTemplateError as error:
+            self._fail(binding, error)
+            return True
+        binding.refused += not made
+        return made
+
+    def _fail(self, binding: PodBinding, error: TrialTemplateError) -> None:
+        """No pod can be made with the parameters of this trial: another attempt would have the same."""
+        trial, attempt = binding.trial, binding.attempt
+        if binding.assigned or not binding.current:
+            return
+        logger.info("attempt %d of %s fails: %s", attempt, trial.trial_id, error)
+        end = AttemptEnd(cause="failed", error=str(error), retry=False)
+        self._pods.meter.ended(trial.trial_id, attempt, Reason.INVALID_TRIAL_RESOURCE, "failure")
+        self._pods.durable.apply(AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end))
+
+    async def _create_pods(self, binding: PodBinding) -> bool:
         if binding.recreated:
             await self._pods.work.refresh_trial(
                 binding.trial

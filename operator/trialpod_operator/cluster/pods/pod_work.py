@@ -32,7 +32,7 @@ from trialpod_operator.cluster.pods.logs import Logs, PodLogs
 from trialpod_operator.cluster.pods.pending import PendingReason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.resources import build_trial
-from trialpod_operator.cluster.pods.template import TemplateError, building_error
+from trialpod_operator.cluster.pods.template import TemplateError, TrialTemplateError, building_error
 from trialpod_operator.cluster.trial_objects.attempt_objects import AttemptObjects
 from trialpod_operator.cluster.trial_objects.build import build_object
 from trialpod_operator.engine.trial import Trial
@@ -145,6 +145,9 @@ class PodWork:
             attempt: the attempt that it is made for.
             resources: instead of the manifest's, when a scheduler has changed them.
             rank: of the pod among those of the attempt.
+
+        Raises:
+            TrialTemplateError: there can be none with the trial's parameters.
         """
         name = names.trial_name(self._owner.name, trial.trial_id)
         if self._cache.trial(self._key, name) is None and not await self.create_trial(trial):
@@ -155,6 +158,8 @@ class PodWork:
         try:
             body = self._body(trial, attempt, resources, rank, name=name, uid=owner["metadata"]["uid"])
             collection = self._collection()
+        except TrialTemplateError:
+            raise
         except TemplateError as error:
             why = PendingReason(reason=Reason.INVALID_TEMPLATE, message=str(error), remedy="", severity="stuck")
             self.rejections.add(why, self._clock())
@@ -432,7 +437,8 @@ class PodWork:
         except AlreadyExistsError:
             return await self._kube.get(collection, body["metadata"]["name"])
         except ApiError as error:
-            kind = self.objects.kind.kind if self.objects is not None and collection == self._collection() else ""
+            kind = str(body["kind"])
+            kind = "" if kind == "Pod" else kind
             why = rejection_reason(error.status, error.reason, error.detail, self._clock(), kind=kind)
             if self.rejections.why is None or self.rejections.why.reason != why.reason:
                 logger.warning("%s: %s", self._key, error)

@@ -11,6 +11,7 @@ import re
 from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.api.pod_fields import hint_for
 from trialpod_operator.api.reasons import Reason
+from trialpod_operator.cluster.names import TRIAL_KIND
 from trialpod_operator.cluster.pods.reading import PendingReason, Severity, foreign
 
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+?), used: (\S+?), limited: (\S+)")
@@ -52,10 +53,12 @@ def rejection_reason(
         reason: `reason` of the Status object, such as "Forbidden".
         message: `message` of the Status object.
         now: seconds since the epoch, which becomes `since`.
-        kind: of the object, where that is not a pod but one of `spec.trialResource`.
+        kind: of the object, where that is not a pod but a TuneTrial, or an object of `spec.trialResource`.
     """
     found, text = _explain(status, reason, message, foreign(message, 600))
-    if kind:
+    if kind == TRIAL_KIND:
+        found, text = _of_trial(message, found, text)
+    elif kind:
         found, text = _of_kind(kind, status, message, found, text)
     severity: Severity = "waiting" if found in _TEMPORARY else "stuck"
     return PendingReason(reason=found, message=text, remedy=found.remedy, severity=severity, since=now)
@@ -68,6 +71,13 @@ def request_refusal(error: ApiError) -> PendingReason:
     text = f"{_THE_POD.sub('the request', text)} ({error.method} {error.path})"
     severity: Severity = "waiting" if found in _TEMPORARY else "stuck"
     return PendingReason(reason=found, message=text, remedy=remedy, severity=severity)
+
+
+def _of_trial(message: str, found: Reason, text: str) -> tuple[Reason, str]:
+    """Return the same for a TuneTrial, which no template describes."""
+    if found in (Reason.INVALID_TEMPLATE, Reason.TOO_LARGE):
+        return Reason.REFUSED, f"the API server refuses the {TRIAL_KIND}: {foreign(message, 600)}"
+    return found, _THE_POD.sub(f"the {TRIAL_KIND}", text)
 
 
 def _of_kind(kind: str, status: int, message: str, found: Reason, text: str) -> tuple[Reason, str]:

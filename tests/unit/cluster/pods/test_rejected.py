@@ -120,3 +120,13 @@ def test_a_refusal_names_what_is_wrong_and_what_to_do(
     assert (found.reason, found.severity) == (reason, severity)
     assert words in found.text
     assert found.remedy
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_a_refused_trial_is_not_blamed_on_the_template(status: int) -> None:
+    why = rejection_reason(
+        status, "Invalid", 'TuneTrial "a" is invalid: spec.index: must be 0 or more', kind="TuneTrial"
+    )
+    assert why.reason == "Refused"
+    assert why.message.startswith("the API server refuses the TuneTrial: ")
+    assert "template" not in why.text

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from typing import ClassVar
 
+import pytest
 from cluster_world import Play, World
 from fake_api import Object, error, stamp
 from virtual_time import until
@@ -170,6 +171,24 @@ class TestImageCorrected:
             status = await world.until_over()
             assert status["trials"]["terminated"] == 1
             assert world.trials()[0]["status"]["failures"] == 0
+
+        play(scenario)
+
+
+class TestRefusedAlone:
+    @pytest.mark.parametrize(("status", "plural"), [(403, "pods"), (500, "pods"), (422, "pods"), (422, "tunetrials")])
+    def test_others_begin_all_the_same(self, play: Play, status: int, plural: str) -> None:
+        async def scenario(world: World) -> None:
+            def refuse(method: str, path: str, body: Object) -> ApiError | None:
+                if method == "POST" and path.endswith(plural) and "00001" in body["metadata"]["name"]:
+                    return error(method, path, status, "Refused", "maximum cpu usage per Container is 8")
+                return None
+
+            world.operator.kube.faults.append(refuse)
+            await world.apply(numSamples=12, maxConcurrentTrials=3)
+            await until(lambda: world.states().count("TERMINATED") == 11, what="all others have ended")
+            world.operator.kube.faults.remove(refuse)
+            assert (await world.until_over())["trials"]["terminated"] == 12
 
         play(scenario)
 

@@ -311,6 +311,30 @@ class TestWhatKeepsTrialsFromBeginning:
 
         play(scenario)
 
+    def test_trial_without_a_parameter_fails_alone(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            FakeJobs(world.api)
+            note = {"annotations": {"momentum": "${trialParameters.optimizer.momentum}"}}
+            pod = {**POD, "metadata": note}
+            choice = [{"name": "sgd", "momentum": 0.9}, {"name": "adam"}]
+            await world.apply(
+                numSamples=8,
+                maxConcurrentTrials=4,
+                searchSpace={"optimizer": {"choice": choice}},
+                failurePolicy={"maxFailures": 3},
+                **job(template=pod),
+            )
+            await until(lambda: "ERROR" in world.states(), what="one has failed")
+            await world.replace_operator()
+            await world.until_over()
+            ended = [(each["spec"]["params"]["optimizer"]["name"], each["status"]) for each in world.trials()]
+            assert {(name, status["state"]) for name, status in ended} == {("sgd", "TERMINATED"), ("adam", "ERROR")}
+            for name, status in ended:
+                assert name == "sgd" or "the trial has no parameter 'optimizer.momentum'" in status["message"]
+                assert int(status.get("attempts", 1)) == 1
+
+        play(scenario)
+
     def test_a_job_that_kueue_has_not_admitted(self, play: Play) -> None:
         async def scenario(world: World) -> None:
             FakeJobs(world.api).works = False
