@@ -68,6 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.tune.impl.tuner_internal": ("trialpod.legacy.internals",),
     "ray.tune.integration": (),
     **_below("ray.tune.integration", "trialpod.tune.integration", "keras lightgbm pytorch_lightning xgboost"),
+    "ray.air.callbacks.keras": ("trialpod.tune.integration.keras",),
     "ray.air.integrations.keras": ("trialpod.tune.integration.keras",),
     "ray.train.xgboost": (),
     "ray.train.lightgbm": (),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.arguments import is_int
 from trialpod.tune.integration.reporting import Metrics, chosen, report_with
 from trialpod.tune.logger.library import require
 
@@ -36,9 +38,10 @@ class ReportCheckpointCallback(_base):  # type: ignore[misc]
         report_metrics_on: the hook, or hooks, that report the logs.
         metrics: names in the logs; a list of them, or a dict from reported names to these; None = all.
         filename: the model's in the checkpoint.
+        frequency: calls of a hook from one checkpoint to the next, 0 = none; a list has one for each `checkpoint_on`.
 
     Raises:
-        InvalidInputError: there is no such hook.
+        InvalidInputError: there is no such hook, or the frequencies are not one for each.
     """
 
     CHECKPOINT_NAME = "model.keras"
@@ -49,22 +52,31 @@ class ReportCheckpointCallback(_base):  # type: ignore[misc]
         report_metrics_on: str | list[str] = "epoch_end",
         metrics: Metrics = None,
         filename: str = CHECKPOINT_NAME,
+        *,
+        frequency: int | list[int] = 1,
     ) -> None:
         super().__init__()
         self._metrics, self._filename = metrics, filename
         self._logs: dict[str, Any] = {}
-        saving, reporting = _hooks(checkpoint_on), _hooks(report_metrics_on)
+        saving, reporting = _frequencies(_hooks(checkpoint_on), frequency), _hooks(report_metrics_on)
         for hook in {*saving, *reporting}:
-            setattr(self, f"on_{hook}", self._handler(hook in saving))
+            setattr(self, f"on_{hook}", self._handler(saving.get(hook, 0)))
 
-    def _handler(self, saves: bool) -> Any:
+    def _handler(self, frequency: int) -> Any:
+        calls = 0
+
         def handle(*arguments: Any, logs: dict[str, Any] | None = None) -> None:
+            nonlocal calls
+            calls += 1
             given = logs if logs is not None else next((each for each in arguments if isinstance(each, dict)), None)
             self._logs = dict(given or self._logs)
-            metrics = chosen(self._metrics, self._logs, _WHO)
-            report_with(metrics, self.model.save if saves else None, self._filename)
+            due = frequency > 0 and calls % frequency == 0
+            report_with(self._reported(self._logs), self.model.save if due else None, self._filename)
 
         return handle
+
+    def _reported(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        return chosen(self._metrics, logs, _WHO)
 
 
 class TuneReportCallback(ReportCheckpointCallback):
@@ -75,15 +87,50 @@ class TuneReportCallback(ReportCheckpointCallback):
 
 
 class TuneReportCheckpointCallback(ReportCheckpointCallback):
-    """Reports metrics, each with the model."""
+    """Reports metrics, each `frequency`-th time with the model."""
 
     def __init__(
         self,
         metrics: Metrics = None,
         filename: str = ReportCheckpointCallback.CHECKPOINT_NAME,
+        frequency: int | list[int] = 1,
         on: str | list[str] = "epoch_end",
     ) -> None:
-        super().__init__(checkpoint_on=on, report_metrics_on=on, metrics=metrics, filename=filename)
+        super().__init__(
+            checkpoint_on=on, report_metrics_on=on, metrics=metrics, filename=filename, frequency=frequency
+        )
+
+
+class Callback(ReportCheckpointCallback):
+    """The same with the arguments of Ray 2.0 to 2.2."""
+
+    def __init__(
+        self, metrics: Metrics = None, on: str | list[str] = "epoch_end", frequency: int | list[int] = 1
+    ) -> None:
+        super().__init__(checkpoint_on=on, report_metrics_on=on, metrics=metrics, frequency=frequency)
+
+
+class TuneReporterCallback(ReportCheckpointCallback):
+    """The callback of Ray 0.8: reports all logs as `keras_info`, and the accuracy as `mean_accuracy`.
+
+    Args:
+        reporter: accepted for compatibility, unused.
+        freq: "batch" or "epoch".
+        logs: accepted for compatibility, unused.
+
+    Raises:
+        InvalidInputError: `freq` is another one.
+    """
+
+    def __init__(self, reporter: Any = None, freq: str = "batch", logs: Any = None) -> None:
+        if freq not in ("batch", "epoch"):
+            raise InvalidInputError(f"TuneReporterCallback(freq={freq!r}): must be 'batch' or 'epoch'")
+        super().__init__(checkpoint_on=[], report_metrics_on=f"{freq}_end")
+
+    def _reported(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        negated = {f"neg_{name}": -value for name, value in logs.items() if "loss" in name and "neg_" not in name}
+        accuracy = logs.get("acc", logs.get("accuracy"))
+        return {"keras_info": {**logs, **negated}, **({} if accuracy is None else {"mean_accuracy": accuracy})}
 
 
 def _hooks(given: str | list[str]) -> list[str]:
@@ -95,3 +142,14 @@ def _hooks(given: str | list[str]) -> list[str]:
                 f"{_WHO}: there is no hook {name!r}" + (f"; did you mean {guess!r}?" if guess else "")
             )
     return names
+
+
+def _frequencies(hooks: list[str], frequency: int | list[int]) -> dict[str, int]:
+    """Return the frequency of each hook."""
+    each = frequency if isinstance(frequency, list) else [frequency] * len(hooks)
+    if len(each) != len(hooks) or not all(is_int(number) and number >= 0 for number in each):
+        raise InvalidInputError(
+            f"{_WHO}(frequency={frequency!r}): must be a number of calls, 0 for no checkpoints, or a list of one for "
+            "each hook"
+        )
+    return dict(zip(hooks, each, strict=True))

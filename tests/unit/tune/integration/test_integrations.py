@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from trialpod.compat import ray
 from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.integration import reporting
@@ -25,6 +26,10 @@ class Model:
         Path(path).write_text("model")
 
     save = save_checkpoint = save_model
+
+
+class KerasCallback:
+    """Keras's base class of callbacks."""
 
 
 @pytest.fixture
@@ -208,6 +213,67 @@ def test_keras_reports_logs_and_the_model(library: Any, reports: list[Report]) -
     assert reports == [({"loss": 1.0}, None), ({"loss": 0.5}, None), ({"loss": 0.5}, ["model.keras"])]
     with pytest.raises(InvalidInputError, match="did you mean 'epoch_end'"):
         module.TuneReportCallback(on="epohc_end")
+
+
+class TestOlderKerasCallbacks:
+    @pytest.fixture
+    def module(self, library: Any) -> Any:
+        return library("keras", keras={"callbacks": types.SimpleNamespace(Callback=KerasCallback)})
+
+    @pytest.mark.parametrize(
+        "made",
+        [
+            lambda module: module.TuneReportCheckpointCallback("loss", "model.keras", 2),
+            lambda module: module.TuneReportCheckpointCallback("loss", frequency=[2], on=["epoch_end"]),
+            lambda module: module.Callback("loss", "epoch_end", 2),
+        ],
+    )
+    def test_save_as_often_as_asked(self, module: Any, reports: list[Report], made: Any) -> None:
+        callback = made(module)
+        callback.model = Model()
+        for epoch in range(4):
+            callback.on_epoch_end(epoch, {"loss": float(epoch), "acc": 0.5})
+        saved = ["model.keras"]
+        assert reports == [
+            ({"loss": 0.0}, None),
+            ({"loss": 1.0}, saved),
+            ({"loss": 2.0}, None),
+            ({"loss": 3.0}, saved),
+        ]
+
+    def test_count_each_hook_alone(self, module: Any, reports: list[Report]) -> None:
+        callback = module.Callback(on=["epoch_end", "test_end"], frequency=[2, 0])
+        callback.model = Model()
+        for epoch in range(2):
+            callback.on_test_end({"loss": 1.0})
+            callback.on_epoch_end(epoch, {"loss": 1.0})
+        assert [files for _, files in reports] == [None, None, None, ["model.keras"]]
+        with pytest.raises(InvalidInputError, match="a list of one for each hook"):
+            module.TuneReportCheckpointCallback(frequency=[1, 2])
+
+    def test_report_what_ray_0_8_did(self, module: Any, reports: list[Report]) -> None:
+        module.TuneReporterCallback(freq="epoch").on_epoch_end(0, {"loss": 1.0, "accuracy": 0.5})
+        module.TuneReporterCallback().on_batch_end(0, logs={"val_loss": 2.0})
+        assert reports == [
+            ({"keras_info": {"loss": 1.0, "accuracy": 0.5, "neg_loss": -1.0}, "mean_accuracy": 0.5}, None),
+            ({"keras_info": {"val_loss": 2.0, "neg_val_loss": -2.0}}, None),
+        ]
+        with pytest.raises(InvalidInputError, match="must be 'batch' or 'epoch'"):
+            module.TuneReporterCallback(freq="step")
+
+    def test_have_the_names_of_ray(self, module: Any) -> None:
+        ray.install(replace=True)
+        try:
+            for name in (
+                "ray.tune.integration.keras.TuneReporterCallback",
+                "ray.tune.integration.keras.TuneReportCheckpointCallback",
+                "ray.air.integrations.keras.Callback",
+                "ray.air.callbacks.keras.Callback",
+            ):
+                home, _, attribute = name.rpartition(".")
+                assert issubclass(getattr(importlib.import_module(home), attribute), KerasCallback)
+        finally:
+            ray.uninstall()
 
 
 @pytest.mark.parametrize("name", ["xgboost", "lightgbm", "pytorch_lightning", "keras"])
