@@ -758,6 +758,17 @@ def test_ctrl_c_is_left_to_the_parent(world: World) -> None:
     assert world.end.cause == "completed"
 
 
+def test_programs_of_a_trial_can_be_interrupted(world: World) -> None:
+    interrupted = ["sh", "-c", "kill -INT $$; exit 3"]
+    world.run_source(
+        f"import subprocess\ndef f(config):\n    return {{'x': subprocess.run({interrupted}).returncode}}\n"
+    )
+    assert world.column("x") == [-signal.SIGINT]
+    world.server.ends.clear()
+    world.run(world.assignment(ref=TrainableRef(command=CommandSpec(command=interrupted))))
+    assert "killed by SIGINT" in world.end.error
+
+
 def test_parameters_of_the_users_own_types_arrive_as_they_were(world: World) -> None:
     from trialpod.protocol.values import params_encoder
 

@@ -50,8 +50,9 @@ class PreemptionWatch:
         os.set_blocking(self._write, False)
 
     def install(self) -> None:
-        """Take over SIGTERM, and ignore SIGINT: a terminal's Ctrl-C is the parent's to handle."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        """Take over SIGTERM, and do nothing at SIGINT: a terminal's Ctrl-C is the parent's to handle."""
+        # Not SIG_IGN, which would stay in programs that the trial starts.
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._after_fork)

@@ -16,8 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trialpod.errors import TrainableError, nearest
 from trialpod.runner.command.program_file import loader_of, machine_of, this_machine
@@ -69,17 +68,16 @@ class CommandProcess:
             os.write(pipe, str(os.getpid()).encode())
 
         try:
-            with _interruptible():
-                self._process = subprocess.Popen(
-                    list(arguments),
-                    env=dict(env),
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    process_group=0,
-                    preexec_fn=tell_guard,
-                )
+            self._process = subprocess.Popen(
+                list(arguments),
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                preexec_fn=tell_guard,
+            )
         except BaseException as error:
             self._dismiss_guard()
             if not isinstance(error, (OSError, ValueError)):
@@ -134,19 +132,6 @@ class CommandProcess:
         self._guard.wait()
         if self._guard.stdin is not None:
             self._guard.stdin.close()
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let a program started within take SIGINT: it inherits what the runner ignores, but no handler."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def describe_status(status: int) -> str:

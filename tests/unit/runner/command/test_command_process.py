@@ -135,15 +135,6 @@ class TestProcess:
             started("./nothing", cwd=tmp_path)
         assert children.read_text() == before
 
-    def test_the_program_can_be_interrupted(self, tmp_path):
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            with unread("sh", "-c", "kill -INT $$; exit 3", cwd=tmp_path) as process:
-                assert process.wait(60) == -signal.SIGINT
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        finally:
-            signal.signal(signal.SIGINT, before)
-
     @pytest.mark.parametrize(
         ("program", "message"),
         [
