@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from trialpod.tune.search.sample import grid_search
 from trialpod_operator.commands.whatif import replay
 from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import RepeatRules, Settings
+from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
@@ -43,6 +45,7 @@ def record(
     scores: Sequence[Callable[[int], float]] = tuple(CURVES.values()),
     objectives: list[Objective] | None = None,
     repeats: int = 0,
+    max_concurrent: int = 1,
 ) -> list[str]:
     """Write an experiment that ran each trial for nine steps of 10 s, one after the other; return the trials' ids.
 
@@ -56,7 +59,7 @@ def record(
             trainable_name="train",
             metric="score",
             objectives=objectives or [],
-            max_concurrent=1,
+            max_concurrent=max_concurrent,
             repeats=RepeatRules(top=1, times=repeats) if repeats else None,
         ),
         search=search,
@@ -65,7 +68,8 @@ def record(
         trainable=TrainableRef(entrypoint="m:train"),
     )
     write_stored(folder, {"name": "e", "total": len(scores)})
-    host = JournaledEngine(plan, folder, lambda: 1000.0, lambda action: None)
+    seconds = itertools.count(1000)
+    host = JournaledEngine(plan, folder, lambda: float(next(seconds)), lambda action: None)
     host.apply(events.SettingsObserved(settings=plan.settings))
     for number, score in enumerate(scores):
         trial = list(host.engine.state.trials.values())[number]
@@ -74,6 +78,7 @@ def record(
             for step in range(1, lengths[number] + 1)
         ]
         raws = [msgspec.Raw(msgspec.msgpack.encode(row)) for row in rows]
+        host.apply(events.AttemptStarted(trial_id=trial.trial_id, attempt=1))
         host.apply(events.ResultsReceived(trial_id=trial.trial_id, attempt=1, first=1, results=raws))
         if number in stopped:
             host.apply(events.StopRequested(trial_id=trial.trial_id))
@@ -155,6 +160,33 @@ class TestSaved:
         record(tmp_path)
         assert whatif(capsys, str(tmp_path), *ASHA)["parameters"]["max_t"] == LENGTH
         assert whatif(capsys, str(tmp_path), *ASHA, "--set", "max_t=3")["spent_s"] == 80.0
+
+
+class TestConcurrency:
+    """By default as many trials run at once as ran."""
+
+    def test_is_not_what_was_allowed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        record(tmp_path, max_concurrent=3)
+        assert whatif(capsys, str(tmp_path), *ASHA)["maxConcurrent"] == 1
+        assert whatif(capsys, str(tmp_path), *ASHA, "--max-concurrent", "2")["maxConcurrent"] == 2
+
+    def test_paused_and_starting_trials_do_not_count(self) -> None:
+        def trial(*attempts: tuple[float, float | None]) -> Trial:
+            made = Trial(trial_id="a", index=0, tag="a", params=b"\x80", created_at=0.0)
+            for began, ended in attempts:
+                made.start_attempt(began - 1)
+                made.start_work(began, {})
+                if ended is not None:
+                    made.end_attempt(ended, AttemptEnd(cause="paused"))
+            return made
+
+        starting = Trial(trial_id="b", index=1, tag="b", params=b"\x80", created_at=0.0)
+        starting.start_attempt(5.0)
+        paused = trial((10.0, 20.0), (30.0, None))
+        assert replay.concurrency([starting]) == 1
+        assert replay.concurrency([starting, paused, trial((20.0, 30.0))]) == 1
+        assert replay.concurrency([starting, paused, trial((15.0, 25.0))]) == 2
+        assert replay.concurrency([starting, paused, trial((25.0, 40.0)), trial((35.0, None))]) == 3
 
 
 class TestWinners:

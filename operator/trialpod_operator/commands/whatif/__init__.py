@@ -78,7 +78,8 @@ def _show(experiment: Any, storage: Storage, options: argparse.Namespace) -> int
     trials = replay.read_trials(storage, [(trial, experiment.path(trial).rpartition("/")[2]) for trial in known])
     if not trials:
         raise InvalidInputError(f"{experiment.location}: no trial has reported a result yet; try again later")
-    max_concurrent = options.max_concurrent or settings.max_concurrent or replay.concurrency(known)
+    ran = replay.concurrency(known)
+    max_concurrent = options.max_concurrent or min(ran, settings.max_concurrent or ran)
     scheduler, parameters = _scheduler(options, max(trial.results[-1]["training_iteration"] for trial in trials))
     outcome = replay.decide_again(trials, settings, scheduler, max_concurrent)
     found = _data(outcome, settings, options.scheduler, parameters, max_concurrent)

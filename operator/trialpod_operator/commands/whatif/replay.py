@@ -150,16 +150,19 @@ def read_trials(storage: Storage, trials: Sequence[tuple[Trial, str]]) -> list[R
 
 
 def concurrency(trials: Sequence[Trial]) -> int:
-    """Return how many trials were alive at once at most."""
+    """Return how many attempts worked at once at most, as far as the times of attempts are kept."""
+    spans = [(past.started, past.ended) for trial in trials for past in trial.past_attempts]
+    spans += [(trial.current.began_at, trial.current.ended_at) for trial in trials]
     moments = sorted(
         moment
-        for trial in trials
-        for moment in ((trial.created_at, 1), (trial.ended_at or math.inf, -1))
-    )  # fmt: skip
-    alive = most = 0
+        for began, ended in spans
+        if began is not None
+        for moment in ((began, 1), (math.inf if ended is None else ended, -1))
+    )
+    working = most = 0
     for _, change in moments:
-        alive += change
-        most = max(most, alive)
+        working += change
+        most = max(most, working)
     return max(most, 1)
 
 
