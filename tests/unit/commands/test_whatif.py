@@ -161,6 +161,19 @@ class TestSaved:
         assert whatif(capsys, str(tmp_path), *ASHA)["parameters"]["max_t"] == LENGTH
         assert whatif(capsys, str(tmp_path), *ASHA, "--set", "max_t=3")["spent_s"] == 80.0
 
+    @pytest.mark.parametrize("scheduler", ["asha", "auto", "hyperband"])
+    def test_max_t_is_in_units_of_time_attr(
+        self, scheduler: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record(tmp_path)
+        arguments = ("--scheduler", scheduler, "--set", "time_attr=time_total_s")
+        assert whatif(capsys, str(tmp_path), *arguments)["parameters"]["max_t"] == 90.0
+
+    def test_max_t_of_device_time_is_in_seconds(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        record(tmp_path)
+        arguments = ("--scheduler", "auto", "--set", "time_attr=gpu_seconds")
+        assert whatif(capsys, str(tmp_path), *arguments)["parameters"]["max_t"] == 90.0
+
 
 class TestConcurrency:
     """By default as many trials run at once as ran."""
@@ -238,6 +251,8 @@ class TestRefusals:
             (("--scheduler", "asha", "--set", "max_t"), "write NAME=VALUE"),
             (("--scheduler", "asha", "--set", "reduction_factor=0.5"), "reduction_factor"),
             (("--scheduler", "asha", "--max-concurrent", "0"), "--max-concurrent must be 1 or more"),
+            (("--scheduler", "asha", "--set", "time_attr=epoch"), "--set time_attr=epoch: no recorded result has it"),
+            (("--scheduler", "asha", "--set", "time_attr=[1]"), "time_attr"),
             (("--scheduler", "pbt"), "pbt continues trials with other parameters"),
             (
                 ("--scheduler", "pbt", "--set", 'hyperparam_mutations={"x": [1, 2]}'),

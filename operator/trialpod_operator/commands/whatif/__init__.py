@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
@@ -31,7 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="a parameter of it, as JSON, such as --set reduction_factor=3 (max_t: by default the highest iteration)",
+        help="a parameter of it, as JSON, such as --set reduction_factor=3 (default of max_t: the highest recorded "
+        "time_attr)",
     )
     parser.add_argument(
         "--max-concurrent", type=int, metavar="N", help="number of trials at once (default: as many as ran)"
@@ -80,7 +82,7 @@ def _show(experiment: Any, storage: Storage, options: argparse.Namespace) -> int
         raise InvalidInputError(f"{experiment.location}: no trial has reported a result yet; try again later")
     ran = replay.concurrency(known)
     max_concurrent = options.max_concurrent or min(ran, settings.max_concurrent or ran)
-    scheduler, parameters = _scheduler(options, max(trial.results[-1]["training_iteration"] for trial in trials))
+    scheduler, parameters = _scheduler(options, trials)
     outcome = replay.decide_again(trials, settings, scheduler, max_concurrent)
     found = _data(outcome, settings, options.scheduler, parameters, max_concurrent)
     if options.json:
@@ -90,9 +92,10 @@ def _show(experiment: Any, storage: Storage, options: argparse.Namespace) -> int
     return 0
 
 
-def _scheduler(options: argparse.Namespace, last: int) -> tuple[TrialScheduler, dict[str, Any]]:
+def _scheduler(options: argparse.Namespace, trials: Sequence[RecordedTrial]) -> tuple[TrialScheduler, dict[str, Any]]:
     from trialpod.tune.plugins.catalogue import SCHEDULERS
     from trialpod.tune.schedulers import create_scheduler
+    from trialpod_operator.commands.whatif import replay
 
     parameters: dict[str, Any] = {}
     for pair in options.set:
@@ -105,8 +108,9 @@ def _scheduler(options: argparse.Namespace, last: int) -> tuple[TrialScheduler, 
             parameters[name] = text
     found = SCHEDULERS.find(options.scheduler)
     if not found.changes_configs:
-        if "max_t" in inspect.signature(found).parameters:
-            parameters.setdefault("max_t", last)
+        takes = inspect.signature(found).parameters
+        if "max_t" in takes and "max_t" not in parameters:
+            parameters["max_t"] = replay.highest(trials, parameters.get("time_attr", takes["time_attr"].default))
         scheduler = create_scheduler(options.scheduler, **parameters)
         if not scheduler.changes_configs:  # one that wraps another has what that has
             return scheduler, parameters

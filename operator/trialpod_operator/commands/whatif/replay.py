@@ -20,10 +20,11 @@ import msgspec
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, EndCause
 from trialpod.protocol.nested import flatten_row
+from trialpod.protocol.readable import real_number
 from trialpod.protocol.values import metrics_encoder
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import RESULT_FILE
-from trialpod.tune.result_keys import TIME_TOTAL_S, TRAINING_ITERATION
+from trialpod.tune.result_keys import GPU_SECONDS, TIME_TOTAL_S, TRAINING_ITERATION
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.actions import Action, ExperimentFinished, StartAttempt
@@ -149,8 +150,26 @@ def read_trials(storage: Storage, trials: Sequence[tuple[Trial, str]]) -> list[R
     return found
 
 
+def highest(trials: Sequence[RecordedTrial], time_attr: Any) -> float:
+    """Return the highest recorded value of the result key that measures progress.
+
+    Raises:
+        InvalidInputError: no result has it as a number.
+    """
+    name = TIME_TOTAL_S if time_attr == GPU_SECONDS else time_attr
+    values = (real_number(result.get(str(name))) for trial in trials for result in trial.results)
+    found = max((value for value in values if value is not None and math.isfinite(value)), default=None)
+    if found is None:
+        raise InvalidInputError(
+            f"--set time_attr={time_attr}: no recorded result has it as a number; use one that results have, such as "
+            f"{TRAINING_ITERATION} or {TIME_TOTAL_S}"
+        )
+    return found
+
+
 def concurrency(trials: Sequence[Trial]) -> int:
     """Return how many attempts worked at once at most, as far as the times of attempts are kept."""
+    spans: list[tuple[float | None, float | None]]
     spans = [(past.started, past.ended) for trial in trials for past in trial.past_attempts]
     spans += [(trial.current.began_at, trial.current.ended_at) for trial in trials]
     moments = sorted(
