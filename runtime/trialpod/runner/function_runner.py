@@ -73,13 +73,26 @@ def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[st
     except StopIteration:
         if session.over is None or session.forked:
             raise
-    except (Exception, SystemExit):
-        if session.over is None or session.forked:
+    except BaseException as error:
+        is_users = isinstance(error, (Exception, SystemExit)) or _is_group(error)
+        if session.over is None or session.forked or not is_users:
             raise
-        log.warning("the function raised after its trial was over (%s)", session.over, exc_info=True)
+        if not _only_stops(error):
+            log.warning("the function raised after its trial was over (%s)", session.over, exc_info=True)
     finally:
         sessions.install(None)
     return session.over or "completed"
+
+
+def _is_group(error: BaseException) -> bool:
+    """Return whether an error is what a task group of asyncio, anyio or trio makes of the errors of its tasks."""
+    return isinstance(getattr(error, "exceptions", None), tuple)  # Python 3.10 has no BaseExceptionGroup
+
+
+def _only_stops(error: BaseException) -> bool:
+    if _is_group(error):
+        return all(map(_only_stops, error.exceptions))  # type: ignore[attr-defined]
+    return isinstance(error, TrialStopped)
 
 
 def _values(names: dict[str, None], session: Session) -> dict[str, Any]:

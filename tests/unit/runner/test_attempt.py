@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -347,3 +350,46 @@ def test_margin_before_kill_is_a_fifth_up_to_two_seconds() -> None:
 )
 def test_any_iteration_of_a_users_goes_with_a_checkpoint(given: Any, kept: int) -> None:
     assert iteration_of({"training_iteration": given}) == kept
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has no task groups")
+class TestTaskGroup:
+    """A task group wraps the end of the trial into a group of errors."""
+
+    @staticmethod
+    def outcome(folder: Path, *tasks: Callable[[], None]) -> Any:
+        async def run(task: Callable[[], None]) -> None:
+            task()
+
+        async def together() -> None:
+            async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+                for at, task in enumerate(tasks):
+                    (inner if at else outer).create_task(run(task))
+
+        made = attempt(Link(), folder, stop_rules=[StopRule("loss", 1.0)])
+        return run_function(lambda _config: asyncio.run(together()), made, {})
+
+    def test_a_stop_within_it_is_no_failure(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        def stop() -> None:
+            tune.report({"loss": 1})
+
+        assert self.outcome(tmp_path, stop, stop) == "completed"
+        assert caplog.text == ""
+
+    def test_an_error_after_the_end_changes_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        def stop_then_fail() -> None:
+            try:
+                tune.report({"loss": 1})
+            finally:
+                raise ValueError("mine")
+
+        assert self.outcome(tmp_path, stop_then_fail, lambda: tune.report({"loss": 1})) == "completed"
+        assert "ValueError: mine" in caplog.text
+
+    def test_an_error_before_the_end_is_a_failure(self, tmp_path: Path) -> None:
+        def fail() -> None:
+            raise ValueError("mine")
+
+        with pytest.raises(BaseException, match="unhandled errors") as raised:
+            self.outcome(tmp_path, fail, lambda: tune.report({"loss": 0}))
+        assert raised.group_contains(ValueError, match="mine")
