@@ -6,10 +6,13 @@ the API server is asked first. An attempt that has not fetched it has done nothi
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster.cache import Object
+from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
@@ -20,9 +23,14 @@ from trialpod_operator.cluster.pods.terminated import Termination, may_be_explai
 from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial
 
+logger = logging.getLogger(__name__)
+
 AFTER_S = 8.0
 POLL_INTERVAL_S = 10.0
 """Interval at which the events of a pod are read that has a node and does not start."""
+
+ANSWER_TIMEOUT_S = 2.0
+"""Maximum time that one pass waits for them, and for Kueue."""
 
 
 class PodDiagnostics:
@@ -33,6 +41,7 @@ class PodDiagnostics:
         self._latest: dict[str, str] = {}  # by pod name: the kubelet's latest warning about it
         self._queue_says = ""  # of the pod that waits first in its queue; the others come after it
         self._polled_at = 0.0
+        self._asked: dict[str, float] = {}  # by pod name: when it was last asked about
 
     def waits(self, now: float) -> list[tuple[Trial, PendingReason]]:
         """Return why attempts that should run do not, for those that do not."""
@@ -60,29 +69,45 @@ class PodDiagnostics:
     async def refresh(self, now: float) -> None:
         """Ask for the events of one pod that should have begun: what a volume lacks stands nowhere else.
 
-        Of the pods that wait in a queue, Kueue is asked about the first.
+        Pods take turns. Of those that wait in a queue, Kueue is asked about the first. Only the status needs the
+        answers, so a pass continues without those that do not come.
         """
         if now - self._polled_at < POLL_INTERVAL_S:
             return
-        begins = self._pods.unassigned()
-        held = [pod for pod in map(self._pods.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
-        if held:
+        begins = [(binding, pod) for binding in self._pods.unassigned() if (pod := self._pods.own_pod(binding))]
+        held = [pod for _, pod in begins if waits_in_queue(pod, now)]
+        late = {self._pods.pod_name(binding): pod for binding, pod in begins if _is_late(binding, pod, now)}
+        if held or late:
             self._polled_at = now
-            first = min(held, key=lambda pod: (pod["metadata"].get("creationTimestamp"), pod["metadata"]["name"]))
-            self._queue_says = await self._pods.work.queue_message(first)
-        else:
-            self._queue_says = ""
-        for binding in begins:
-            pod = self._pods.own_pod(binding)
-            if pod is None or binding.assigned or now - binding.created_at < AFTER_S:
-                continue
-            if own_name(pod) and not node_of(pod):
-                continue
-            self._polled_at = now
-            if latest_warning := await self._pods.work.latest_warning(pod):
-                self._latest = {self._pods.pod_name(binding): latest_warning}
-            return
-        self._latest = {}
+        self._queue_says = self._queue_says if held else ""
+        self._asked = {name: self._asked.get(name, 0.0) for name in late}
+        self._latest = {name: said for name, said in self._latest.items() if name in late}
+        await gather_all(
+            *([self._ask(self._ask_queue(held))] if held else []),
+            *([self._ask(self._ask_events(late, now))] if late else []),
+        )
+
+    async def _ask(self, question: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await question
+        except (ApiError, TimeoutError) as error:
+            logger.debug("%s: it is not known why pods do not begin: %s", self._pods.key, error)
+
+    async def _ask_queue(self, held: Iterable[Object]) -> None:
+        first = min(held, key=lambda pod: (pod["metadata"].get("creationTimestamp"), pod["metadata"]["name"]))
+        self._queue_says = await self._pods.work.queue_message(first)
+
+    async def _ask_events(self, late: Mapping[str, Object], now: float) -> None:
+        name = min(late, key=lambda each: self._asked[each])
+        self._asked[name] = now
+        if latest_warning := await self._pods.work.latest_warning(late[name]):
+            self._latest[name] = latest_warning
+
+
+def _is_late(binding: PodBinding, pod: Object, now: float) -> bool:
+    """Return whether a pod should have begun: it has a node, or its object has not made it."""
+    return not binding.assigned and now - binding.created_at >= AFTER_S and bool(node_of(pod) or not own_name(pod))
 
 
 def waits_in_queue(pod: Object, now: float) -> bool:
@@ -92,8 +117,6 @@ def waits_in_queue(pod: Object, now: float) -> bool:
     created = seconds(pod["metadata"].get("creationTimestamp"))
     return created is not None and now - created >= WAITS_AFTER_S
 
-
-logger = logging.getLogger(__name__)
 
 SILENT_S = 45.0
 """Time without a call from an attempt after which the API server is asked what its pod is doing."""

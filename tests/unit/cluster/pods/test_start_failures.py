@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 from cluster_world import Play, World
 from fake_api import Object, error, stamp
+from fake_pods import Behaviour
 from virtual_time import until
 
 from trialpod.storage.base import StorageCredentialsError
 from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.pods.diagnostics import POLL_INTERVAL_S
 
 INIT = {"terminationGracePeriodSeconds": 15, "initContainers": [{"name": "fetch", "image": "fetch:1"}]}
 
@@ -175,6 +178,21 @@ class TestImageCorrected:
         play(scenario)
 
 
+class FirstHangs(Behaviour):
+    """The first pod never begins."""
+
+    begun = 0
+
+    @property
+    def begin_s(self) -> float:  # type: ignore[override]
+        self.begun += 1
+        return 1e6 if self.begun == 1 else 2.0
+
+    @begin_s.setter
+    def begin_s(self, value: float) -> None:
+        """The default is not used."""
+
+
 class TestRefusedAlone:
     @pytest.mark.parametrize(("status", "plural"), [(403, "pods"), (500, "pods"), (422, "pods"), (422, "tunetrials")])
     def test_others_begin_all_the_same(self, play: Play, status: int, plural: str) -> None:
@@ -189,6 +207,51 @@ class TestRefusedAlone:
             await until(lambda: world.states().count("TERMINATED") == 11, what="all others have ended")
             world.operator.kube.faults.remove(refuse)
             assert (await world.until_over())["trials"]["terminated"] == 12
+
+        play(scenario)
+
+
+class TestEvents:
+    @pytest.mark.parametrize("status", [0, 403, 500])
+    def test_that_cannot_be_read_keep_no_trial_from_beginning(
+        self, play: Play, monkeypatch: pytest.MonkeyPatch, status: int
+    ) -> None:
+        async def scenario(world: World) -> None:
+            request, asked = world.operator.kube.request, list[float]()
+
+            async def refuse(method: str, path: str, **options: Any) -> Any:
+                if not path.endswith("/events"):
+                    return await request(method, path, **options)
+                asked.append(world.loop.now())
+                await asyncio.sleep(30.0 if status == 0 else 0.0)
+                raise error(method, path, status, "Refused", "etcdserver: request timed out")
+
+            monkeypatch.setattr(world.operator.kube, "request", refuse)
+            world.pods.behaviour = FirstHangs()
+            await world.apply(numSamples=12, maxConcurrentTrials=2)
+            await until(lambda: world.states().count("TERMINATED") == 11, what="all others have ended")
+            assert asked, "the pod that hangs is asked about"
+            assert all(later - one > POLL_INTERVAL_S - 1.0 for one, later in pairwise(asked))
+            assert world.operator.errors == []
+
+        play(scenario)
+
+    def test_are_read_of_each_pod_in_turn(self, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def scenario(world: World) -> None:
+            request, asked = world.operator.kube.request, list[str]()
+
+            async def note(method: str, path: str, **options: Any) -> Any:
+                if not path.endswith("/events"):
+                    return await request(method, path, **options)
+                asked.append(options["query"]["fieldSelector"])
+                return {"items": [{"reason": "FailedMount", "message": "timed out", "lastTimestamp": "1"}]}
+
+            monkeypatch.setattr(world.operator.kube, "request", note)
+            world.pods.behaviour.begin_s = 1e6
+            await world.apply(numSamples=3)
+            await until(lambda: len(asked) >= 6, 120.0, "they are asked about")
+            assert len(set(asked[:3])) == 3
+            assert asked[3:6] == asked[:3]
 
         play(scenario)
 
