@@ -177,9 +177,12 @@ class BudgetPlan:
 
     @property
     def kind(self) -> str:
-        """What hours are counted in: "GPU" where trials have any, else "trial"."""
-        if self._state.required_settings.max_gpu_hours is not None:
+        """What hours are counted in: those of the budget; without one "GPU" where trials have any, else "trial"."""
+        settings = self._state.required_settings
+        if settings.max_gpu_hours is not None:
             return "GPU"
+        if settings.max_trial_hours is not None:
+            return "trial"
         return "GPU" if accounting.hours_used(self._state, "GPU", self._state.clock.now) > 0 else "trial"
 
     def expected_gain(self, now: float) -> float | None:

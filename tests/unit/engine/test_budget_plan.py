@@ -207,6 +207,27 @@ class TestReport:
         assert "trial hours left" in str(report)
         assert "kept to train the best trial to its end" in str(report)
 
+    @pytest.mark.parametrize(
+        ("budgets", "unit", "limit"),
+        [
+            ({"max_trial_hours": 10.0}, "trial", 10.0),
+            ({"max_gpu_hours": 10.0}, "GPU", 10.0),
+            ({"max_trial_hours": 10.0, "max_gpu_hours": 5.0}, "GPU", 5.0),
+            ({"plans_budget": False, "stop_when_not_worth": 0.1}, "GPU", None),
+        ],
+    )
+    def test_counts_in_the_hours_of_the_budget(self, budgets: dict[str, Any], unit: str, limit: float | None) -> None:
+        trials = Trials(None, **{"plans_budget": True, **budgets})
+        (first, *_) = trials.engine.state.running_trials()
+        resources = {"nvidia.com/gpu": 2.0}
+        trials.apply(events.AttemptStarted(trial_id=first.trial_id, attempt=1, pid=1, resources=resources))
+        trials.wait(1800.0)
+        report = trials.engine.plan.report(trials.now)
+        assert report is not None
+        assert (report.unit, report.limit) == (unit, limit)
+        assert report.used == pytest.approx(1.0 if unit == "GPU" else 0.5)
+        assert (report.reserved is None) == (limit is None)
+
     def test_there_is_none_where_nothing_is_planned(self) -> None:
         assert Trials(6, plans_budget=False).engine.plan.report(0.0) is None
 
