@@ -244,7 +244,19 @@ def test_points_come_first_and_known_ones_are_not_tried() -> None:
     [
         ({"sampler": "tpee"}, "Did you mean 'tpe'"),
         ({"sampler": {"name": "tpe", "multivariat": True}}, "Did you mean 'multivariate'"),
-        ({"sampler": {"name": "tpe", "n_ei_candidates": 10**9}}, "n_ei_candidates .* at most 100000"),
+        ({"sampler": {"name": "tpe", "n_ei_candidates": 10**9}}, "n_ei_candidates .* from 1 to 100000"),
+        ({"sampler": {"name": "tpe", "n_ei_candidates": 0}}, "a whole number from 1 to 100000, got 0"),
+        ({"sampler": {"name": "tpe", "n_startup_trials": "5"}}, "a whole number of at least 0, got '5'"),
+        ({"sampler": {"name": "nsgaii", "population_size": 2.5}}, "a whole number of at least 2, got 2.5"),
+        ({"sampler": {"name": "cmaes", "popsize": 1}}, "a whole number from 2"),
+        ({"sampler": {"name": "tpe", "prior_weight": -1}}, "a number of at least 0, got -1"),
+        ({"sampler": {"name": "nsgaii", "crossover_prob": "x"}}, "a number from 0 to 1, got 'x'"),
+        ({"sampler": {"name": "tpe", "multivariate": "no"}}, "true or false, got 'no'"),
+        ({"sampler": {"name": "tpe", "group": None}}, "true or false, got None"),
+        ({"sampler": {"name": "tpe", "gamma": 0.25}}, "gamma .* must be a function, which only a script"),
+        ({"sampler": {"name": "tpe", "weights": [1]}}, "weights .* must be a function, which only a script"),
+        ({"sampler": {"name": "qmc", "independent_sampler": "random"}}, "an object of Optuna, which only a script"),
+        ({"sampler": {"name": "tpe", "seeds": 1}}, "warn_independent_sampling; in a script also gamma, weights"),
         ({"sampler": 3}, "sampler 3 is unknown|must be a name"),
         ({"constraints": "a"}, "list of names"),
         ({"model_trials": 249}, "model_trials must be 250 or more, or None"),
@@ -259,6 +271,21 @@ def test_points_come_first_and_known_ones_are_not_tried() -> None:
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         OptunaSearch(**arguments)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        {"name": "tpe", "gamma": lambda n: min(n // 4, 25), "weights": None, "n_startup_trials": 0},
+        {"name": "tpe", "multivariate": None, "prior_weight": 0.5, "constant_liar": False},
+        {"name": "nsgaii", "population_size": 2, "mutation_prob": None, "crossover_prob": 1},
+        {"name": "qmc", "independent_sampler": optuna.samplers.RandomSampler()},
+    ],
+)
+def test_arguments_of_samplers_are_passed_on(sampler: dict[str, Any]) -> None:
+    search = _search(sampler=sampler)
+    for _ in range(12):
+        search.on_trial_complete(search.next_suggestion().trial_id, {"loss": 1.0})
 
 
 @pytest.mark.parametrize(

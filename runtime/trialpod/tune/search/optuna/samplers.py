@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,8 +41,38 @@ STATELESS = frozenset({"TPESampler", "RandomSampler", "GPSampler"})
 _DEPTH = 4
 MAX_GRID_POINTS = 100_000
 """So many points a sampler may go through: Optuna makes a list of all of them."""
-_LIMITS = {"n_ei_candidates": 100_000, "popsize": 100_000}
+_MAX_NUMBERS = 100_000
 """The most of an argument for which Optuna makes so many numbers at once."""
+_NUMBERS: dict[str, tuple[Any, float, float]] = {
+    "n_startup_trials": (numbers.Integral, 0, math.inf),
+    "n_ei_candidates": (numbers.Integral, 1, _MAX_NUMBERS),
+    "popsize": (numbers.Integral, 2, _MAX_NUMBERS),
+    "population_size": (numbers.Integral, 2, math.inf),
+    "dividing_parameter": (numbers.Integral, 1, math.inf),
+    "prior_weight": (numbers.Real, 0, math.inf),
+    "sigma0": (numbers.Real, 0, math.inf),
+    "mutation_prob": (numbers.Real, 0, 1),
+    "crossover_prob": (numbers.Real, 0, 1),
+    "swapping_prob": (numbers.Real, 0, 1),
+}
+"""Arguments that are numbers, with their kind, the least and the most of each."""
+_SWITCHES = (
+    "consider_prior",
+    "consider_magic_clip",
+    "consider_endpoints",
+    "multivariate",
+    "warn_independent_sampling",
+)
+"""Arguments that are true or false, beside those whose default is."""
+_FUNCTIONS = (
+    "gamma",
+    "weights",
+    "elite_population_selection_strategy",
+    "child_generation_strategy",
+    "after_trial_strategy",
+)
+_OBJECTS = ("independent_sampler", "mutation", "reference_points", "source_trials")
+"""With the functions, the arguments that only a script can give; Optuna's own objects among them."""
 
 
 def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
@@ -60,23 +91,52 @@ def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
     optuna = require("optuna", "optuna>=5", "OptunaSearch")
     if key in _NEEDS:
         require(*_NEEDS[key], f"OptunaSearch(sampler={name!r})")
-    known = [p for p in inspect.signature(getattr(optuna.samplers, _CLASSES[key])).parameters if p not in _OURS]
-    for argument in arguments:
+    parameters = inspect.signature(getattr(optuna.samplers, _CLASSES[key])).parameters
+    known = {each: parameter.default for each, parameter in parameters.items() if each not in _OURS}
+    for argument, value in arguments.items():
         if argument not in known:
             guess = nearest(str(argument), known)
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise InvalidInputError(
-                f"OptunaSearch: sampler {name!r} has no argument {argument!r}.{hint} "
-                f"Allowed are {', '.join(sorted(known)) or 'none'}",
+                f"OptunaSearch: sampler {name!r} has no argument {argument!r}.{hint} Allowed are {_listed(known)}",
                 parameter="sampler",
             )
-        most, value = _LIMITS.get(argument), arguments[argument]
-        if most is not None and isinstance(value, (int, float)) and value > most:
+        needed = _needed(argument, value, known[argument])
+        if needed is not None:
             raise InvalidInputError(
-                f"OptunaSearch: {argument} of sampler {name!r} must be at most {most}, got {value!r}",
-                parameter="sampler",
+                f"OptunaSearch: {argument} of sampler {name!r} must be {needed}, got {value!r}", parameter="sampler"
             )
     return key, arguments
+
+
+def _listed(known: Mapping[str, Any]) -> str:
+    from_script = sorted(each for each in known if each in _FUNCTIONS or each in _OBJECTS)
+    plain = ", ".join(sorted(set(known).difference(from_script))) or "none"
+    return plain + (f"; in a script also {', '.join(from_script)}" if from_script else "")
+
+
+def _needed(argument: str, value: Any, default: Any) -> str | None:
+    """Return what an argument of a sampler must be; None where it is that."""
+    if value is None and default is None:
+        return None
+    if argument in _NUMBERS:
+        kind, least, most = _NUMBERS[argument]
+        if isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most and value < math.inf:
+            return None
+        what = "a whole number" if kind is numbers.Integral else "a number"
+        return f"{what} of at least {least}" if most == math.inf else f"{what} from {least} to {most}"
+    if argument in _SWITCHES or isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if argument in _FUNCTIONS:
+        return None if callable(value) else "a function, which only a script can give"
+    return "an object of Optuna, which only a script can give" if argument in _OBJECTS and _is_plain(value) else None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is data that a manifest can have."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (str, int, float, Mapping))
 
 
 def make_sampler(given: Any, seed: int, space: FlatSpace | None) -> Any:
