@@ -5,6 +5,7 @@ Invariants:
 * A checkpoint is written in a staging folder beside its place, brought to the disk, given its manifest, and only then
   renamed to ``checkpoint_NNNNNN``. So a folder of that name is complete; it exists when its manifest is there.
 * The rename never replaces a folder with content.
+* What is changed in a committed checkpoint (only its metadata is) is changed in its manifest too.
 * Removal goes through a rename to a staging name, so that a crash leaves no half checkpoint.
 """
 
@@ -299,6 +300,37 @@ class LocalCheckpointStore(CheckpointStore):
             return
         except OSError as error:
             raise storage_error(error, "cannot remove", self._path(name)) from error
+
+
+def replace_file(folder: str, path: str, data: bytes) -> None:
+    """Replace or add a file of a committed checkpoint, and its entry in the manifest; several may do it at once.
+
+    Raises:
+        CheckpointError: the manifest is damaged.
+        StorageError: the disk refuses.
+    """
+    manifest_path, place = os.path.join(folder, MANIFEST_FILE), os.path.join(folder, path)
+    try:
+        with open(manifest_path, "rb") as file:
+            found = manifests.decode(file.read(), manifest_path)
+        if isinstance(found, Tombstone):
+            raise CheckpointNotFoundError(f"{folder} does not exist: it was given up before it was complete")
+        _replace(place, data)
+        others = [entry for entry in found.files if entry.path != path]
+        written = None
+        # Again if another process has replaced the file meanwhile, whose manifest ours may have replaced.
+        while written != (entry := FileEntry(path, *checksum_file(place))):
+            _replace(manifest_path, manifests.encode(found.checkpoint, found.folders, [*others, entry]))
+            written = entry
+    except OSError as error:
+        raise storage_error(error, "cannot write", place, len(data)) from error
+    sync_path(folder)
+
+
+def _replace(path: str, data: bytes) -> None:
+    temporary = f"{path}.{os.urandom(6).hex()}.tmp"
+    write_synced(temporary, data)
+    os.replace(temporary, path)
 
 
 def _entries(staged: Staged, tree: Tree, progress: Progress | None) -> list[FileEntry]:

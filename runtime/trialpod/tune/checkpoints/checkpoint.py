@@ -316,6 +316,7 @@ class Checkpoint:
         Raises:
             CheckpointError: the checkpoint's directory does not exist.
             InvalidInputError: JSON cannot hold it.
+            NotSupportedError: a trial has stored the checkpoint in a bucket, where nothing of it is changed.
         """
         try:
             text = json.dumps(metadata)
@@ -327,6 +328,11 @@ class Checkpoint:
             write_file(self.path, METADATA_FILE, text.encode())
             return
         self._check()
+        if os.path.exists(os.path.join(self.path, MANIFEST_FILE)):
+            from trialpod.storage.checkpoints.local import replace_file
+
+            replace_file(self.path, METADATA_FILE, text.encode())
+            return
         file = os.path.join(self.path, METADATA_FILE)
         with open(f"{file}.tmp", "w", encoding="utf-8") as stream:
             stream.write(text)

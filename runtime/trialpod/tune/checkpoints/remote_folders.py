@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from trialpod.errors import CheckpointError, InvalidInputError, StorageError
+from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
@@ -62,8 +62,18 @@ def read_file(uri: str, name: str) -> bytes:
 
 
 def write_file(uri: str, name: str, data: bytes) -> None:
-    """Write a file of the checkpoint at a URI."""
-    _storage(uri).write(name, data)
+    """Write a file of the checkpoint at a URI.
+
+    Raises:
+        NotSupportedError: a trial has stored it: other checkpoints may refer to its files.
+    """
+    storage = _storage(uri)
+    if storage.exists(MANIFEST_FILE):
+        raise NotSupportedError(
+            f"the checkpoint {uri} was stored by a trial and cannot be changed; change a copy: "
+            "Checkpoint(Checkpoint.from_uri(...).to_directory())"
+        )
+    storage.write(name, data)
 
 
 def _storage(uri: str) -> Storage:

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,6 +12,7 @@ from trialpod.errors import CheckpointError, SupersededError
 from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.layout import MANIFEST_FILE
+from trialpod.tune.checkpoints.checkpoint import METADATA_FILE, Checkpoint
 
 
 @pytest.fixture
@@ -403,3 +405,26 @@ def test_verified_checkpoint_is_kept_and_not_verified_again(store, source, trial
     assert store.fetch(found) == trial / found.name
     store.delete(found.name)
     assert store.committed() == infos[:1]
+
+
+class TestMetadataOfACommittedCheckpoint:
+    @pytest.mark.parametrize("before", [None, {"a": 1}])
+    def test_may_change(self, store, source, before):
+        if before is not None:
+            Checkpoint(source).set_metadata(before)
+        info = commit(store, 0, source, loss=math.nan)
+        Checkpoint(store.fetch(info)).update_metadata({"b": 2})
+        assert store.latest_valid([info]) == (info, [])
+        assert Checkpoint(store.fetch(info)).get_metadata() == {**(before or {}), "b": 2}
+        assert str(store.committed()) == str([info])
+        (store.fetch(info) / METADATA_FILE).write_text("{}")
+        with pytest.raises(CheckpointError, match=f"damaged: {METADATA_FILE} has 2 bytes"):
+            store.verify(info)
+
+    def test_may_be_changed_by_several_at_once(self, store, source):
+        info = commit(store, 0, source)
+        checkpoint = Checkpoint(store.fetch(info))
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda number: checkpoint.set_metadata({"n": "x" * number}), range(40)))
+        store.verify(info)
+        assert sorted(os.listdir(checkpoint)) == sorted([*os.listdir(source), METADATA_FILE, MANIFEST_FILE])

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from trialpod.errors import CheckpointError
+from trialpod.errors import CheckpointError, NotSupportedError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.tune.checkpoints.checkpoint import StoredCheckpoint
+from trialpod.tune.checkpoints import remote_folders
+from trialpod.tune.checkpoints.checkpoint import Checkpoint, StoredCheckpoint
 
 
 @pytest.fixture
@@ -87,3 +88,14 @@ def test_it_travels_by_its_uri(trial_uri: str, storage: DirectoryStorage, info: 
     copy = pickle.loads(pickle.dumps(checkpoint))
     assert copy == checkpoint
     assert local not in str(copy.__dict__)
+
+
+def test_metadata_of_a_trials_checkpoint_in_a_bucket_stays(
+    trial_uri: str, storage: DirectoryStorage, info: CheckpointInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_folders, "open_storage", lambda _uri: storage.sub(info.name))
+    with pytest.raises(NotSupportedError, match="stored by a trial and cannot be changed; change a copy"):
+        Checkpoint(f"{trial_uri}/{info.name}").update_metadata({"a": 1})
+    copy = Checkpoint(StoredCheckpoint(trial_uri, info, storage).to_directory())
+    copy.update_metadata({"a": 1})
+    assert copy.get_metadata() == {"a": 1}
