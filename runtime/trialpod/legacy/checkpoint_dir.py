@@ -1,6 +1,7 @@
 """``with tune.checkpoint_dir(step=...)``: how functions wrote checkpoints before `report` took them.
 
-Invariant: what was written belongs to the next report; after the last report, to that one.
+Invariants: what was written belongs to the next report; after the last report, to that one. A script may read it
+again under the same path until the trial's function ends (`trialpod.tune.checkpoints.written_folders`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _PREFIX = "trialpod-checkpoint_"
 @contextlib.contextmanager
 def checkpoint_dir(step: int) -> Iterator[str]:
     """Yield an empty folder; what is in it at the end of the block is the next report's checkpoint.
+
+    Its path ends with the name of the trial's directory and ``checkpoint_{step}``. It can be read until the function
+    ends, or retention removes the checkpoint. What is written into it after its report is not kept, and damages the
+    checkpoint.
 
     Outside a trial it yields the working directory, and only warns.
 
@@ -59,6 +64,9 @@ def checkpoint_dir(step: int) -> Iterator[str]:
 
 def make_checkpoint_dir(step: int) -> str:
     """Return a new, empty folder for a checkpoint; `save_checkpoint` keeps it."""
+    session = _session.current()
+    if session is not None and session.reports:
+        return session.make_folder(step)
     import tempfile
 
     return tempfile.mkdtemp(prefix=f"{_PREFIX}{step:06d}-")

@@ -16,7 +16,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from trialpod.compat.activation import under_ray
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, WrongTypeError
@@ -25,6 +25,9 @@ from trialpod.protocol.nested import NestedNames
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.report_values import amount_of, encode, flatten, metrics_of
+
+if TYPE_CHECKING:
+    from trialpod.tune.checkpoints.written_folders import WrittenFolders
 
 Outcome = Literal["completed", "stopped", "paused", "exploited", "preempted"]
 
@@ -147,6 +150,7 @@ class Session:
         self.over: Outcome | None = None
         self._offered: str | None = None
         self._removes = True
+        self._folders: WrittenFolders | None = None
         self._save_at_end: Callable[[str], Any] | None = None
         self._last: dict[str, Any] = {}
         self._clock = clock
@@ -256,10 +260,25 @@ class Session:
             raise TrialStopped(outcome)
 
     def offer(self, folder: str, *, remove: bool = True) -> None:
-        """Take a folder as the checkpoint of the next report; with `remove` it is gone once it has been copied."""
+        """Take a folder as the checkpoint of the next report.
+
+        Args:
+            folder: of `make_folder`, or another one.
+            remove: whether another one is removed once it has been copied.
+        """
         if self._offered is not None and self._offered != folder:
             self._drop_offered()
         self._offered, self._removes = folder, remove
+
+    def make_folder(self, step: int) -> str:
+        """Return an empty folder ``.../{trial's directory}/checkpoint_{step}``, for `offer`."""
+        if self._folders is None:
+            from trialpod.tune.checkpoints.written_folders import WrittenFolders
+
+            self._folders = WrittenFolders(self.info.trial_dir, self.info.trial_name)
+        if self._offered == self._folders.path(step):
+            self._offered = None
+        return self._folders.make(step)
 
     def save_at_end(self, save: Callable[[str], Any]) -> None:
         """Have `save` write a checkpoint into a folder at the end, unless one is reported before."""
@@ -284,8 +303,18 @@ class Session:
         folder = self._offered
         assert folder is not None
         info = self._snapshot(Checkpoint(folder), result)
-        self._drop_offered()
+        if self._folders is not None and self._folders.has(folder):
+            self._folders.keep(folder, info.name)
+            self._offered = None
+        else:
+            self._drop_offered()
         return info
+
+    def close(self) -> None:
+        """Remove the folders of `make_folder`."""
+        if self._folders is not None and not self.forked:
+            self._folders.close()
+            self._folders = None
 
     def _drop_offered(self) -> None:
         import shutil
@@ -318,6 +347,8 @@ _fork_hook = False
 def install(session: Session | None) -> None:
     """Make `session` the one that `report` and the rest use in this process; None removes it."""
     global _current, _fork_hook
+    if _current is not None and _current is not session:
+        _current.close()
     _current = session
     if not _fork_hook:
         os.register_at_fork(after_in_child=_after_fork)
