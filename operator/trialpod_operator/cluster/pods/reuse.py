@@ -6,6 +6,7 @@ labels say which attempt it has now.
 Invariants:
 
 * A pod is labelled for an attempt before it gets it. The journal records which pod started each attempt.
+* One that cannot be labelled leaves, and its attempt gets a pod of its own; no other waits for that.
 * The previous trial's log is fetched before the next trial starts, or, if that fails, when the pod ends.
 * A pod waits for `IDLE_TIMEOUT_S` at most, and not at all where nothing can come; refused, it exits by itself.
 * This state may be lost: a pod that asks is added again, any other is deleted.
@@ -20,7 +21,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError, UnreachableError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import gather_all
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 30.0
 """Maximum time that a pod waits for another trial."""
 
+RETRY_S = 1.0
+"""Interval at which a pod is labelled again after a temporary refusal, for `NEXT_ASSIGNMENT_TIMEOUT_S`."""
+
 LONG_POLL_TIMEOUT_S = 20.0
 """Maximum time that a pod's request is held; then it asks again."""
 
@@ -56,6 +60,8 @@ class _Idle:
     asked: bool = False
     binding: PodBinding | None = None  # that is to continue in it
     log_kept: bool = False
+    refused_at: float = 0.0  # when the server first refused to label it
+    retry_at: float = 0.0  # when it is labelled again, if that was refused
     answer: asyncio.Future[PodBinding | None] | None = field(default=None, repr=False)
 
 
@@ -247,7 +253,7 @@ class IdlePods:
 
     def times(self) -> list[float]:
         """Return when there will be something to do."""
-        return [idle.until for idle in self._idle.values() if idle.binding is None]
+        return [idle.until if idle.binding is None else idle.retry_at for idle in self._idle.values()]
 
     def _expect(self, made_for: PodKey, pod: Object) -> None:
         if made_for not in self._idle:
@@ -288,16 +294,21 @@ class IdlePods:
 
     async def _bind(self, idle: _Idle, bindings: Mapping[str, PodBinding]) -> None:
         binding, pod = idle.binding, self._pod(idle)
-        if binding is None or pod is None or not _is_current(idle, bindings):
+        if binding is None or pod is None or not _is_current(idle, bindings) or self._clock() < idle.retry_at:
             return
         labels = {names.TRIAL_ID_LABEL: binding.trial.trial_id, names.ATTEMPT_LABEL: str(binding.attempt)}
         try:
             if not labelled_for(pod, binding) and not await self._work.label_pod(pod, labels):
                 self._enqueue()
                 return
+        except UnreachableError:
+            raise
         except ApiError as error:
-            if error.temporary:
-                raise
+            now = self._clock()
+            idle.refused_at = idle.refused_at or now
+            if error.temporary and now - idle.refused_at < NEXT_ASSIGNMENT_TIMEOUT_S:
+                idle.retry_at = now + RETRY_S  # the other pods do not wait for it
+                return
             logger.warning("pod %s is not reused: %s", idle.name, error)
             if binding.pod_key == idle.pod_key and not binding.assigned:
                 binding.reset_pod(self._clock())

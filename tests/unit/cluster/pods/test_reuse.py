@@ -16,6 +16,7 @@ from fake_pods import Caller
 from virtual_time import until
 
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.pods.binding import NEXT_ASSIGNMENT_TIMEOUT_S
 
 pytestmark = pytest.mark.once
 
@@ -223,10 +224,11 @@ def test_a_pod_speaks_for_the_trial_that_it_has_now(run: Run) -> None:
     run(scenario)
 
 
-def test_where_pods_cannot_be_labelled_each_attempt_gets_its_own(run: Run) -> None:
+@pytest.mark.parametrize("status", [403, 429, 500])
+def test_where_pods_cannot_be_labelled_each_attempt_gets_its_own(run: Run, status: int) -> None:
     async def scenario(world: World) -> None:
         world.start_operator()
-        forbidden = error("PATCH", "pods", 403, "Forbidden", "a policy says no")
+        forbidden = error("PATCH", "pods", status, "Refused", "a policy says no")
         world.operator.kube.faults.append(
             lambda method, path, body: forbidden if (method, path.split("/")[-2]) == ("PATCH", "pods") else None
         )
@@ -235,6 +237,33 @@ def test_where_pods_cannot_be_labelled_each_attempt_gets_its_own(run: Run) -> No
         assert world.states() == ["TERMINATED"] * 3
         assert pods_made(world) == 3
         check_logs(world, 5)
+
+    run(scenario)
+
+
+def test_pod_that_cannot_be_labelled_delays_no_other(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        refused, at = set[str](), list[float]()
+
+        def refuse(method: str, path: str, body: Any) -> Exception | None:
+            if method != "PATCH" or path.split("/")[-2] != "pods" or "labels" not in body["metadata"]:
+                return None
+            refused.add(path) if not refused else None
+            if path not in refused:
+                return None
+            at.append(world.loop.now())
+            return error(method, path, 500, "InternalError", "failed calling webhook")
+
+        world.start_operator()
+        world.operator.kube.faults.append(refuse)
+        await world.apply(reusePods=True, numSamples=12, maxConcurrentTrials=3)
+        await until(lambda: world.states().count("TERMINATED") >= 7, what="others end")
+        assert len(at) < 40
+        assert world.loop.now() - at[0] < NEXT_ASSIGNMENT_TIMEOUT_S, "meanwhile it is labelled again"
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 12
+        assert pods_made(world) == 4
+        assert world.operator.errors == []
 
     run(scenario)
 
