@@ -597,8 +597,9 @@ class RepeatsSpec(Model, frozen=True, kw_only=True):
         Annotated[
             Text,
             Meta(
-                description="A parameter that repeats get: the repeat's number, from 1, plus the value that the "
-                "config has, where that is a whole number. Default: only the variable TRIALPOD_REPEAT differs."
+                description="A parameter that repeats get, such as seed, or model/seed inside model: the repeat's "
+                "number, from 1, plus the value that the config has, where that is a whole number. Default: only the "
+                "variable TRIALPOD_REPEAT differs."
             ),
         ]
         | None

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trialpod.protocol.values import params_encoder
+from trialpod.protocol.values import params_encoder, results_decoder
 from trialpod.tune.plugins.repeats import repeat_id
 from trialpod_operator.engine.actions import ActionList, TrialCreated
 from trialpod_operator.engine.algorithms import Algorithms
@@ -88,18 +88,38 @@ class Repeats:
             for number in range(1, settings.repeats.times + 1):
                 trial_id = repeat_id(source.trial_id, number)
                 if trial_id not in self._state.trials:
-                    params = self._params(source, settings.repeats.seed_parameter, number)
+                    params = _seeded(source.params, settings.repeats.seed_parameter, number)
                     found.append(Repeat(trial_id, params, source.trial_id, number))
         return found
 
-    def _params(self, source: Trial, seed_parameter: str | None, number: int) -> bytes:
-        if seed_parameter is None:
-            return source.params
-        config: dict[str, msgspec.Raw] = msgspec.msgpack.decode(source.params, type=dict[str, msgspec.Raw])
-        before: Any = source.shown_config.get(seed_parameter)
+
+_Config = dict[str | int, msgspec.Raw]
+"""Of a whole config, the keys are strings; inside it, they need not be."""
+
+
+def _seeded(params: bytes, name: str | None, number: int) -> bytes:
+    """Return a config whose parameter (in a dict, "dict/name") has the number of a repeat, plus what it was."""
+    if name is None:
+        return params
+    config: _Config = msgspec.msgpack.decode(params, type=_Config)
+    head, slash, rest = name.partition("/")
+    if slash and name not in config and _is_dict(config.get(head)):
+        config[head] = msgspec.Raw(_seeded(bytes(config[head]), rest, number))
+    else:
+        before: Any = results_decoder.decode(config[name]) if name in config else None
         seed = number + (before if type(before) is int else 0)
-        config[seed_parameter] = msgspec.Raw(params_encoder.encode_value(seed, seed_parameter))
-        return msgspec.msgpack.encode(config)
+        config[name] = msgspec.Raw(params_encoder.encode_value(seed, name))
+    return msgspec.msgpack.encode(config)
+
+
+def _is_dict(value: msgspec.Raw | None) -> bool:
+    if value is None:
+        return False
+    try:
+        msgspec.msgpack.decode(value, type=_Config)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def ranked(state: State) -> list[Trial]:

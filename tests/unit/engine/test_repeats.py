@@ -11,6 +11,7 @@ from engine_support import ListSearch, Recorder, Shell
 from trialpod.protocol.values import params_decoder
 from trialpod.tune.plugins.repeats import repeat_id, source_of
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
+from trialpod.tune.search.search_algorithm import Suggestion
 from trialpod_operator.engine import events
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.repeats import evaluations, winner
@@ -25,11 +26,13 @@ REPEATED = {"t1": [2.0, 4.0], "t2": [6.0, 5.0]}
 class Trials(Shell):
     """Four trials, of which each reports one score and completes; repeats report what `REPEATED` says."""
 
-    def __init__(self, repeats: RepeatRules = RULES, shift: int = 0, **changes: Any) -> None:
+    def __init__(
+        self, repeats: RepeatRules = RULES, shift: int = 0, search: ListSearch | None = None, **changes: Any
+    ) -> None:
         self.recorder = Recorder()
         super().__init__(
             4,
-            search=ListSearch(4, shift=shift),
+            search=search or ListSearch(4, shift=shift),
             scheduler=self.recorder,
             max_concurrent=2,
             repeats=repeats,
@@ -80,6 +83,29 @@ class TestCreation:
         trials.play()
         params = [params_decoder.decode(trials.trial(each).params) for each in ("t1", "t1r1", "t1r2")]
         assert params == [{"x": seed}, {"x": seed + 1}, {"x": seed + 2}]
+
+    @pytest.mark.parametrize(
+        ("name", "config", "seeded"),
+        [
+            ("model/seed", {"model": {"seed": 4, "lr": (0.1,)}}, {"model": {"seed": 5, "lr": (0.1,)}}),
+            ("model/seed", {"model": {1: "a"}}, {"model": {1: "a", "seed": 1}}),
+            ("a/b/seed", {"a": {"b": {"seed": 2**70}}}, {"a": {"b": {"seed": 2**70 + 1}}}),
+            ("model/seed", {"model/seed": 4, "model": {"seed": 7}}, {"model/seed": 5, "model": {"seed": 7}}),
+            ("model/seed", {"model": "small"}, {"model": "small", "model/seed": 1}),
+            ("model/seed", {"x": 1}, {"x": 1, "model/seed": 1}),
+        ],
+    )
+    def test_the_seed_parameter_may_be_nested(
+        self, name: str, config: dict[str, Any], seeded: dict[str, Any]
+    ) -> None:
+        class Nested(ListSearch):
+            def next_suggestion(self) -> Suggestion | None:
+                found = super().next_suggestion()
+                return None if found is None else Suggestion(found.trial_id, config, found.tag)
+
+        trials = Trials(RepeatRules(top=1, times=1, seed_parameter=name), search=Nested(4))
+        trials.play()
+        assert params_decoder.decode(trials.trial("t1r1").params) == seeded
 
     def test_without_it_the_config_is_the_same(self) -> None:
         trials = Trials()
