@@ -82,6 +82,36 @@ class TestRandom(SearcherContract):
         return OptunaSearch(sampler="random")
 
 
+@pytest.mark.parametrize("define_by_run", [False, True])
+def test_running_trials_of_conditional_spaces_survive_restarts(define_by_run: bool) -> None:
+    """TPE keeps away from them; of theirs it knows the parameters of the option that was chosen."""
+    nets = {"kind": "net", "lr": tune.loguniform(1e-4, 1), "drop": tune.uniform(0, 1)}
+    static = {"model": tune.choice([{"kind": "tree", "depth": tune.randint(1, 9)}, nets]), "x": tune.uniform(0, 1)}
+
+    def function(trial: Any) -> None:
+        if trial.suggest_categorical("kind", ["tree", "net"]) == "tree":
+            trial.suggest_int("depth", 1, 9)
+        else:
+            trial.suggest_float("lr", 1e-4, 1, log=True)
+        trial.suggest_float("x", 0, 1)
+
+    def made() -> Any:
+        sampler = {"name": "tpe", "multivariate": True, "group": True, "n_startup_trials": 4}
+        searcher = OptunaSearch(function if define_by_run else None, sampler=sampler)
+        space = {} if define_by_run else static
+        return prepare(searcher, space=space, num_samples=-1, metric="loss", mode="min", seed=1)
+
+    search, replayed, restored = made(), made(), made()
+    for number in range(16):
+        suggestion = search.next_suggestion()
+        replayed.adopt(suggestion)
+        for each in (search, replayed) if number % 3 else ():
+            each.on_trial_complete(suggestion.trial_id, {"loss": suggestion.config["x"], "training_iteration": 1})
+    restored.set_state(json.loads(json.dumps(search.get_state())))
+    later = [[each.next_suggestion() for _ in range(4)] for each in (search, replayed, restored)]
+    assert later[0] == later[1] == later[2]
+
+
 def test_the_study_knows_what_became_of_each_trial() -> None:
     search = _search()
     trials = [search.next_suggestion() for _ in range(6)]

@@ -267,10 +267,13 @@ class OptunaSearch(LibrarySearcher):
             trial = self._study.ask()
             self._trials.append(trial._trial_id)  # noqa: SLF001  # storages know trials by it
             if self._static is not None:
-                return self._static.suggest(trial)
-            assert self._function is not None
-            self._run_function(trial)
-            return dict(trial.params)
+                found = self._static.suggest(trial)
+            else:
+                self._run_function(trial)
+                found = dict(trial.params)
+        if not self._as_ray:
+            self._storage.forget_relative(self._trials[number])
+        return found
 
     def _take(self, number: int, values: Values) -> None:
         parameters, distributions = self._parameters(values)

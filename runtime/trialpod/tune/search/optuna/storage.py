@@ -23,6 +23,7 @@ else:
     from optuna.storages import InMemoryStorage as _Base
 
 _CONSTRAINT = "constraints"
+_RELATIVE = "tpe:relative_params"
 BEST = 25
 """So many TPE takes as the good ones, from 250 trials on. One more in the part would count for too much among the
 others, and keep suggestions away from where it is good."""
@@ -156,6 +157,12 @@ class StudyStorage(_Base):  # type: ignore[misc]
     def set_constraint(self, trial_id: int, name: str, value: float) -> None:
         """Set the value of a constraint, in the form in which Optuna's trials keep it."""
         self.set_trial_system_attr(trial_id, f"{_CONSTRAINT}:{name}", value)
+
+    def forget_relative(self, trial_id: int) -> None:
+        """Remove what TPE noted of a trial: the parameters of all options, some of which no replay knows."""
+        trial = self.get_trial(trial_id)
+        attrs = trial.system_attrs
+        trial.system_attrs = {name: value for name, value in attrs.items() if not name.startswith(_RELATIVE)}
 
     def park(self, trial_id: int, value: float) -> None:
         """Make a running trial a pruned one."""
