@@ -222,9 +222,25 @@ class LibrarySearcher(Searcher):
         """Take over an earlier suggestion without computing it, where the library can do without."""
         self._start()
         self._check_new(trial_id)
-        values = self._values_of(config)
-        self._again(len(self._values), values, preset=self._preset() is not None)
+        number, preset, values = len(self._values), self._preset(), self._values_of(config)
+        if self._space is None or self._differed or not self.flat.is_ambiguous(config):
+            self._again(number, values, preset=preset is not None)
+        elif preset is not None:
+            filled = self._filled(preset, number)
+            values = filled if self._agrees(number, filled, values) else values
+            self._again(number, values, preset=True)
+        else:  # which point it was, only the library can say
+            again = self._ask(number, self._seed_of(number))
+            if isinstance(again, dict) and self._agrees(number, again, values):
+                values = again
+            else:
+                self._differed = True
+                self._replayed = self._opened = False  # it is built again without what it has just suggested
         self._record_ask(trial_id, values)
+
+    def _agrees(self, number: int, again: Values, values: Values) -> bool:
+        """Return whether a point gives a config whose first point is `values`."""
+        return self._values_of(self._config(number, again)) == values
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Learn an intermediate value."""

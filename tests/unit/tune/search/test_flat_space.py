@@ -68,6 +68,16 @@ def test_parameters_of_an_option_are_active_while_it_is_chosen() -> None:
     assert flat.complete({"model": 2}).keys() == {"model", "model[0]/depth", "model[1]/lr"}
 
 
+def test_config_of_several_options_is_ambiguous() -> None:
+    space = {
+        "model": tune.choice([{"units": tune.randint(1, 64)}, {"units": tune.randint(32, 512)}, "a", "b", "b"]),
+        "n": tune.choice([1, 1.0, True]),
+    }
+    flat = FlatSpace(space, "the test")
+    models = [{"units": 31}, {"units": 40}, {"units": 64}, "a", "b"]
+    assert [flat.is_ambiguous({"model": each, "n": 1}) for each in models] == [False, True, False, False, True]
+
+
 def test_functions_and_constants_are_filled_in() -> None:
     space = {"x": tune.uniform(0, 1), "twice": tune.sample_from(lambda c: c["x"] * 2), "deep": [1, {"k": "v"}]}
     flat = FlatSpace(space, "the test")

@@ -3,7 +3,8 @@
 Each domain of the nested space becomes a `Dimension` of one of four kinds; a point is a dict of plain numbers, one
 for each dimension (of a choice, the position of the option). Invariants:
 
-* ``encode(build(values))`` gives `values` back, without the dimensions that were not active.
+* ``encode(build(values))`` gives `values` back, without the dimensions that were not active; of an option of a choice
+  whose values another one has too, the first (`FlatSpace.is_ambiguous`).
 * What `build` puts into a config satisfies the domain it came from, whatever numbers a library came up with.
 * Quantised domains are searched over the indices of their grid, like they are drawn, so every multiple of `q` counts
   the same.
@@ -14,8 +15,10 @@ so: ``model[1]/depth``.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,7 +86,10 @@ class Dimension:
     def encode(self, value: Any) -> Any:
         """Return the number that stands for a value in a config."""
         if self.kind == "choice":
-            return self._position(value)
+            found = self.positions(value)
+            if not found:
+                raise InvalidInputError(f"{self.name}: {value!r} is not among {self.options!r}")
+            return found[0]
         given, value = value, number_of(value)
         if value is None or isinstance(value, bool) or not math.isfinite(value):
             raise InvalidInputError(f"{self.name}: {given!r} is not a number")
@@ -118,16 +124,15 @@ class Dimension:
             return math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         return int((self.low + self.high) // 2)
 
-    def _position(self, value: Any) -> int:
-        for position, option in enumerate(self.options):
-            if _is_plain(option) and same_value(option, value):
-                return position
+    def positions(self, value: Any) -> list[int]:
+        """Return the positions of the options that are a plain value."""
+        plain = [(position, option) for position, option in enumerate(self.options) if _is_plain(option)]
+        found = [position for position, option in plain if same_value(option, value)]
+        if found:
+            return found
         # A list for a tuple, a string for a path: as a manifest, or an older journal, has them.
         shown = _shown(value)
-        for position, option in enumerate(self.options):
-            if shown is not None and _is_plain(option) and _shown(option) == shown:
-                return position
-        raise InvalidInputError(f"{self.name}: {value!r} is not among {self.options!r}")
+        return [position for position, option in plain if shown is not None and _shown(option) == shown]
 
 
 class FlatSpace:
@@ -200,7 +205,7 @@ class FlatSpace:
             if dimension.parent is not None and values.get(dimension.parent[0]) != dimension.parent[1]:
                 continue
             try:
-                value = known[dimension.name] if dimension.name in known else _at(config, dimension.path)
+                value = _value_in(known, dimension)
             except (KeyError, IndexError, TypeError):
                 if partial or fitting:
                     continue
@@ -214,6 +219,15 @@ class FlatSpace:
                     raise
         return values
 
+    def is_ambiguous(self, config: dict[str, Any]) -> bool:
+        """Return whether a config may come from other points too: another option of a choice gives what it has."""
+        for dimension in self.active(self.encode(config)):
+            if dimension.kind == "choice":
+                found = _positions(dimension, _value_in(config, dimension))
+                if len(list(itertools.islice(found, 2))) > 1:
+                    return True
+        return False
+
     def check_names(self, point: dict[str, Any], where: str) -> None:
         """Raise InvalidInputError when a point has a parameter that the space has not."""
         names = {d.name for d in self.dimensions} | set(_leaves(self._space))
@@ -225,15 +239,10 @@ class FlatSpace:
                 raise InvalidInputError(f"{where} sets {key}, which is not in the search space.{hint}")
 
     def _option(self, dimension: Dimension, value: Any) -> int:
-        """Return the position of the option that a resolved value came from."""
-        nested = [i for i, option in enumerate(dimension.options) if not _is_plain(option)]
-        try:
-            return dimension.encode(value)  # type: ignore[no-any-return]
-        except InvalidInputError:
-            for position in nested:
-                if _matches(dimension.options[position], value):
-                    return position
-            raise
+        """Return the position of the first option that a resolved value can have come from."""
+        for position in _positions(dimension, value):
+            return position
+        return dimension.encode(value)  # type: ignore[no-any-return]  # it raises
 
     def _collect(self, node: Any, name: str, path: Path, parent: tuple[str, int] | None) -> None:
         if is_grid(node):
@@ -306,6 +315,18 @@ class FlatSpace:
 
 def _joined(name: str, part: Any) -> str:
     return f"{name}/{part}" if name else str(part)
+
+
+def _positions(dimension: Dimension, value: Any) -> Iterator[int]:
+    """Yield the positions of the options of a choice that a resolved value can have come from, plain ones first."""
+    yield from dimension.positions(value)
+    for position, option in enumerate(dimension.options):
+        if not _is_plain(option) and _matches(option, value):
+            yield position
+
+
+def _value_in(config: dict[str, Any], dimension: Dimension) -> Any:
+    return config[dimension.name] if dimension.name in config else _at(config, dimension.path)
 
 
 def _at(config: Any, path: Path) -> Any:
