@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import msgspec
 import pytest
 from report_server import ReportServer
 
-from trialpod.protocol.messages import Assignment, Horizon, TrainableRef
+from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer, ReportRequest, TrainableRef
 
 pytestmark = pytest.mark.local
 
@@ -245,3 +247,38 @@ def test_trials_sharing_a_pod_have_own_processes_and_lines(container: Container)
     assert left == []
     assert not (container.folder / "work" / "train_t1").exists()
     assert (container.folder / "work" / "t3").exists()
+
+
+KEPT = """
+from trialpod import tune
+class Train(tune.Trainable):
+    def step(self):
+        return {"score": 1, "done": True}
+    def reset_config(self, config):
+        return True
+"""
+
+
+def test_a_terminated_pod_asks_for_no_other_trial(container: Container) -> None:
+    """SIGTERM comes while the end of a trial is reported, and the pod has an object for the next one."""
+
+    def terminate(request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
+        if request.end is not None:
+            pid = container.server.asked[0].pid
+            os.kill(pid, signal.SIGTERM)
+            while _is_pending(pid, signal.SIGTERM):
+                threading.Event().wait(0.01)
+        return answer
+
+    container.server.policy = terminate
+    process = container.start(KEPT, reuse=True)
+    container.server.assignments.append(container.assignment(KEPT, trial_id="t2", reuse=True))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert [(end.cause, end.asks) for end in container.server.ends] == [("completed", True)]
+    assert len(container.server.asked) == 1
+
+
+def _is_pending(pid: int, number: int) -> bool:
+    pending = re.findall(r"^S(?:ig|hd)Pnd:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in pending)

@@ -112,8 +112,8 @@ def run(
                 return 0
             continues = process.carry_out(assignment)
             request.again = True
-            if not continues:
-                return 0
+            if not continues or watch.is_terminated:
+                return 0  # this process is to end, and may be ended at any moment
             if restart is not None and continues == "afresh":
                 restart()
                 return 0
@@ -197,7 +197,7 @@ class _Process:
             if self._shares_pod(assignment):
                 return self._resume(assignment) if end.asks else ""
             if attempt.preempted:
-                return ""  # this process is to end, and may be ended at any moment
+                return ""
             if assignment.reuse or self._kept is not None:
                 return "here"
             return "afresh" if end.asks else ""

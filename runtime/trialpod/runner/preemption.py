@@ -45,6 +45,8 @@ class PreemptionWatch:
     def __init__(self, idle_status: int | None = None) -> None:
         self._idle_status = idle_status
         self._attempt: Attempt | None = None
+        self.is_terminated = False
+        """Whether the signal has come, also after all that the attempt had to say."""
         self._pid = os.getpid()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
@@ -67,6 +69,7 @@ class PreemptionWatch:
         self._attempt = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.is_terminated = True
         if self._attempt is not None:
             self._attempt.preempt()
         elif self._idle_status is not None:
