@@ -1,7 +1,8 @@
 """What a trial's processes say themselves on stdout and stderr.
 
 A stream that is closed, or a file on a full disk, takes nothing: that must not end the process, and least of all
-hide what was to be reported.
+hide what was to be reported. User code may have put objects of its own in their place, which lack `flush` or
+raise anything.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def flush() -> bool:
         if stream is not None:
             try:
                 stream.flush()
-            except (OSError, ValueError):
+            except Exception:  # noqa: BLE001 - of an object of the user's
                 written = False
     return written
 
@@ -25,6 +26,6 @@ def flush() -> bool:
 def write_stderr(text: str) -> None:
     """Write to stderr at once, if it takes anything."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):
             sys.stderr.write(text)
             sys.stderr.flush()
