@@ -431,7 +431,9 @@ def _text_of_huge(value: int) -> int | str:
 
 
 def _key(key: Any) -> str:
-    return json.dumps(key) if key is None or isinstance(key, (bool, int, float)) else str(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(_text_of_huge(int(key)))
+    return json.dumps(key) if key is None or isinstance(key, (bool, float)) else str(key)
 
 
 def _slow(result: Mapping[str, Any]) -> bytes:

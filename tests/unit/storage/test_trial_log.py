@@ -96,6 +96,14 @@ def test_integers_of_any_size_are_written(tmp_path, digits):
     assert rows(tmp_path)[0]["huge"] == str(expected)
 
 
+def test_keys_within_a_list_may_be_anything(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"loss": 0.5, "list": [{10**5000: 1, 7: 2, True: 3, None: 4, 0.5: 5}]}])
+    log.flush()
+    keys = {hex(10**5000): 1, "7": 2, "true": 3, "null": 4, "0.5": 5}
+    assert results(tmp_path)[0]["list"] == [keys]
+
+
 def test_a_reported_name_that_is_static_gives_way(tmp_path):
     log = TrialLog(tmp_path, STATIC)
     log.append([{"pid": 99, "config/lr": 5, "loss": 1}])
