@@ -108,6 +108,34 @@ def test_the_ways_to_report_of_the_current_generation(shell: Shell) -> None:
     ]
 
 
+def test_spawned_workers_import_ray(shell: Shell) -> None:
+    shell.write("worker.py", "from ray import tune\n\ndef work(x):\n    return x, tune.__name__\n")
+    shell.write(
+        "script.py",
+        """
+        import os
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        import worker
+        from ray import tune
+
+        def spawned(x):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                return pool.submit(worker.work, x).result()
+
+        def train(config):
+            tune.report({"worked": spawned(4)[1]})
+
+        if __name__ == "__main__":
+            print(spawned(3))
+            run_config = tune.RunConfig(verbose=0, storage_path=os.path.abspath("s"))
+            print(tune.Tuner(train, run_config=run_config).fit()[0].metrics["worked"])
+        """,
+    )
+    assert run(shell, "script.py") == ["(3, 'ray.tune')", "ray.tune"]
+
+
 def test_one_object_serves_several_trials(shell: Shell) -> None:
     shell.write(
         "script.py",

@@ -16,6 +16,7 @@ import msgspec
 
 from trialpod import variables
 from trialpod.compat.activation import activate
+from trialpod.compat.child_path import is_shim
 from trialpod.errors import InvalidInputError, StorageError, TrainableError, nearest
 from trialpod.protocol.messages import TrainableRef
 from trialpod.storage.base import checked_key
@@ -172,7 +173,7 @@ def _import(name: str, own: list[str]) -> ModuleType:
                 "the trials' environment, `import ray` means trialpod"
             ) from error
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            folders = ", ".join(folder or "." for folder in sys.path[:4])
+            folders = ", ".join([folder or "." for folder in sys.path if not is_shim(folder)][:4])
             raise TrainableError(
                 f"there is no module {error.name!r}{_files_hint(error.name, own)}; put its folder into the "
                 f"trainable's path or install it (in a cluster: in the image). Searched first: {folders}"

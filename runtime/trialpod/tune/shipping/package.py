@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod import variables
+from trialpod.compat.child_path import is_shim
 from trialpod.errors import NotPicklableError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
@@ -152,6 +153,8 @@ def import_path() -> list[str]:
     installed = {os.path.realpath(path) for path in (*sysconfig.get_paths().values(), *_standard_folders()) if path}
     found: list[str] = []
     for entry in sys.path:
+        if is_shim(entry):  # a trial puts it there itself
+            continue
         path = os.path.abspath(entry or os.getcwd())
         if path not in found and os.path.exists(path) and os.path.realpath(path) not in installed:
             found.append(path)
