@@ -115,7 +115,9 @@ class OperatorProcess:
         service = ReportService(self._controller, REPORT_SECONDS.observe)
         keys = TokenKeys(kube.token_keys, self._controller.cache.pod_by_uid)
         self._server = ReportServer(
-            Gate(service, TokenReviewer(review, keys.pod_of)), Limits(connections=connections)
+            Gate(service, TokenReviewer(review, keys.pod_of)),
+            Limits(connections=connections),
+            needs_authorization=True,
         )
         # kopf serves liveness only, and only while it runs: one that waits for its Lease answers before that.
         probes = {"/healthz": self.liveness, "/readyz": self.readiness}

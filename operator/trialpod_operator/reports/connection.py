@@ -71,6 +71,7 @@ class Limits:
     connections: int = CONNECTIONS
     connections_per_address: int = 1024  # many pods may share a node's address; Unix sockets are not counted
     held_bytes: int = 256 * 1024 * 1024  # of requests that have not been served yet, of all clients together
+    held_bytes_per_address: int = 64 * 1024 * 1024  # so that no address alone keeps others out; not for Unix sockets
     handshake_s: float = 10.0  # for TLS
     idle_s: float = 75.0  # without a request; an attempt's heartbeat comes every 10 s
     request_s: float = 30.0  # from a request's first byte to its last
@@ -81,6 +82,14 @@ class Limits:
     )
 
 
+@dataclass(slots=True)
+class AddressUse:
+    """What the clients of one address take together."""
+
+    connections: int = 0
+    held_bytes: int = 0
+
+
 class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
 
@@ -88,9 +97,10 @@ class ConnectionOwner(Protocol):
     limits: Limits
     closing: bool
     held_bytes: int
+    needs_authorization: bool
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection; False when there are too many."""
+        """Count a new connection, and set its `use`; False when there are too many."""
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is closed."""
@@ -164,6 +174,8 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self.address = ""
+        self.use = AddressUse()  # of its address
+        self._max_held: float = _FOREVER
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
@@ -194,6 +206,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.address = peername[0] if isinstance(peername, tuple) else "unix"
+        self._max_held = _FOREVER if self.address == "unix" else self._limits.held_bytes_per_address
         self.deadline = self._loop.time() + self._limits.idle_s
         if not self._server.admit(self):
             self._refuse(error(503, "too many connections; try again later"))
@@ -280,6 +293,10 @@ class Connection(asyncio.Protocol):
             self._stop(error(400, "this server speaks HTTP/1.1 only; send no Upgrade header and no CONNECT"))
         if sum(map(len, (self._url, *(part for pair in self._headers for part in pair)))) > (self._limits.head_bytes):
             self._stop(self._head_too_large())
+        if self._server.needs_authorization and not any(
+            name.lower() == b"authorization" for name, _ in self._headers
+        ):
+            self._stop(error(401, "the request has no Authorization header; a pod sends its projected token"))
         for name, value in self._headers:
             lowered = name.lower()
             if lowered == b"content-length" and int(value) > self._limits.body_bytes:
@@ -294,6 +311,8 @@ class Connection(asyncio.Protocol):
             self._stop(self._body_too_large())
         if self._server.held_bytes + len(body) > self._limits.held_bytes:
             self._stop(error(503, "the server holds too many requests; try again", 1.0))
+        if self.use.held_bytes + len(body) > self._max_held:
+            self._stop(error(503, "the server holds too many requests of this address; try again", 1.0))
         self._hold(len(body))
         self._body.append(body)
 
@@ -321,6 +340,7 @@ class Connection(asyncio.Protocol):
 
     def _hold(self, size: int) -> None:
         self._held += size
+        self.use.held_bytes += size
         self._server.held_bytes += size
 
     def _count_head(self, size: int) -> None:

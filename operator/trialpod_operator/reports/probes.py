@@ -2,7 +2,7 @@
 
 No identity, no TLS, no request body, one request per connection. A probe answers with one sentence.
 
-Invariants: a client gets a few seconds and a few kilobytes; too many at once are refused. Own code:
+Invariants: a client gets a few seconds and a few kilobytes; of too many at once, the oldest is dropped. Own code:
 aiohttp.web limits neither the time until the head of a request is complete nor the number of clients.
 """
 
@@ -57,7 +57,7 @@ class ProbeServer:
         self._pages = dict(pages or {})
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # in the order in which they came
 
     async def start(self, host: str | None, port: int) -> tuple[str, int]:
         """Listen; return the address (for port 0)."""
@@ -69,17 +69,22 @@ class ProbeServer:
         """Stop listening and drop the clients."""
         if self._server is not None:
             self._server.close()
-        for client in list(self._clients):
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        clients = list(self._clients)
+        for client in clients:
+            self._drop(client)
+        await asyncio.gather(*clients, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= _MAX_CLIENTS:
-            writer.transport.abort()
-            return
+            self._drop(next(iter(self._clients)))
         task = asyncio.ensure_future(self._serve(reader, writer))
-        self._clients.add(task)
-        task.add_done_callback(self._clients.discard)
+        self._clients[task] = writer
+        task.add_done_callback(lambda done: self._clients.pop(done, None))
+
+    def _drop(self, client: asyncio.Task[None]) -> None:
+        writer = self._clients.pop(client)
+        client.cancel()
+        writer.transport.abort()  # a task that has not begun does nothing when it is cancelled
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

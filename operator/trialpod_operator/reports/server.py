@@ -19,12 +19,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.reports.connection import CONNECTIONS, Answer, Connection, Handler, Limits, Peer, error
+from trialpod_operator.reports.connection import (
+    CONNECTIONS,
+    AddressUse,
+    Answer,
+    Connection,
+    Handler,
+    Limits,
+    Peer,
+    error,
+)
 from trialpod_operator.reports.tls import Handshake, small_buffers
 
 if TYPE_CHECKING:
@@ -50,11 +58,13 @@ class ReportServer:
         handler: called as ``handler(path, body, peer)`` for each POST below ``/v1/``; returns ``(status, body)``, or
             an awaitable of it. An exception is logged and answered with 500.
         limits: what one client may take.
+        needs_authorization: a request without an Authorization header is refused before its body comes.
     """
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+    def __init__(self, handler: Handler, limits: Limits | None = None, *, needs_authorization: bool = False) -> None:
         self.handler = handler
         self.limits = limits or Limits()
+        self.needs_authorization = needs_authorization
         self.closing = False
         self.refused = 0
         """How many connections were refused, because there were too many."""
@@ -63,7 +73,7 @@ class ReportServer:
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._handshakes: set[Handshake] = set()
-        self._addresses: Counter[str] = Counter()
+        self._addresses: dict[str, AddressUse] = {}
         self._tls: ssl_module.SSLContext | None = None
         self._all_closed: asyncio.Event = asyncio.Event()
         self._refusal_logged_at = float("-inf")
@@ -168,7 +178,9 @@ class ReportServer:
         self._connections.add(connection)
         if self._sweeper is None:
             self._schedule_sweep()
-        return self._count(connection.address)
+        admitted = self._count(connection.address)
+        connection.use = self._addresses[connection.address]
+        return admitted
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is gone."""
@@ -192,8 +204,9 @@ class ReportServer:
 
     def _count(self, address: str) -> bool:
         limits = self.limits
-        self._addresses[address] += 1
-        crowded = address != "unix" and self._addresses[address] > limits.connections_per_address
+        use = self._addresses.setdefault(address, AddressUse())
+        use.connections += 1
+        crowded = address != "unix" and use.connections > limits.connections_per_address
         if self.connections <= limits.connections and not crowded:
             return not self.closing
         self.refused += 1
@@ -209,8 +222,9 @@ class ReportServer:
         return False
 
     def _uncount(self, address: str) -> None:
-        self._addresses[address] -= 1
-        if self._addresses[address] <= 0:
+        use = self._addresses[address]
+        use.connections -= 1
+        if use.connections <= 0:
             del self._addresses[address]
 
     def _current_tls(self) -> ssl_module.SSLContext:

@@ -69,6 +69,18 @@ def test_a_head_that_is_too_long_or_never_ends_is_dropped() -> None:
     serve(work, timeout_s=0.05)
 
 
+def test_clients_that_say_nothing_keep_no_probe_out() -> None:
+    async def work(host: str, port: int) -> None:
+        silent = [await asyncio.open_connection(host, port) for _ in range(100)]
+        assert await asked(host, port, b"GET /healthz HTTP/1.1\r\n\r\n") == (200, "the loop answers\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert await silent[0][0].read() == b"", "the oldest is dropped"
+        for _, writer in silent:
+            writer.close()
+
+    serve(work)
+
+
 def test_closing_drops_a_client_in_the_middle() -> None:
     async def work(host: str, port: int) -> None:
         _, writer = await asyncio.open_connection(host, port)

@@ -513,6 +513,46 @@ def test_one_address_gets_so_many_connections_only() -> None:
     asyncio.run(main())
 
 
+def test_one_address_may_hold_so_many_bytes_only() -> None:
+    async def main() -> None:
+        server = ReportServer(echo, Limits(held_bytes=10_000, held_bytes_per_address=1000))
+        host, port = await server.start_tcp("127.0.0.1", 0)
+        hogs = [Client(*await asyncio.open_connection(host, port)) for _ in range(2)]
+        for hog in hogs:
+            hog.send((POST % (600, b"x" * 600))[:-1])
+        assert await hogs[1].refusal() == (503, "the server holds too many requests of this address; try again")
+        victim = Client(*await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0)))
+        victim.post(b"x" * 900)
+        assert (await victim.answer())[0] == 200
+        hogs[0].send(b"x")
+        assert (await hogs[0].answer())[0] == 200
+        assert server.held_bytes == 0
+        hogs[0].post(b"x" * 900)
+        assert (await hogs[0].answer())[0] == 200, "what was served or refused is not counted any more"
+        for client in (*hogs, victim):
+            client.writer.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_request_without_authorization_is_refused_at_its_head() -> None:
+    async def main() -> None:
+        server = ReportServer(echo, needs_authorization=True)
+        host, port = await server.start_tcp("127.0.0.1", 0)
+        clients = [Client(*await asyncio.open_connection(host, port)) for _ in range(2)]
+        clients[0].send(POST % (1000, b""))
+        status, text = await clients[0].refusal()
+        assert (status, "no Authorization header" in text) == (401, True)
+        clients[1].send((POST % (1, b"x")).replace(b"Host: x", b"Host: x\r\nAuthorization: Bearer x"))
+        assert (await clients[1].answer())[0] == 200
+        for client in clients:
+            client.writer.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
 def test_connections_beyond_the_limit_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server = ReportServer(echo, Limits(connections=2))
