@@ -117,10 +117,11 @@ class JournaledEngine:
             self._journal.close()
             raise
         self._written = self._journal.position
-        # What a user's own code draws at random is drawn from where the generators are now.
-        draws = getattr(plan.search, "draws_from_script", False)
-        own = any(is_pickled(part) for each in (plan.search, plan.scheduler, plan.stopper) for part in parts(each))
-        self._snapshot_due = self._written == 0 and (draws or own)
+        # What a user's own code draws at random is drawn from where the generators are now, and a study that an
+        # OptunaSearch found in a storage has its own trials in it later on.
+        every = [part for each in (plan.search, plan.scheduler, plan.stopper) for part in parts(each)]
+        outside = any(is_pickled(part) or getattr(part, "state_from_outside", False) for part in every)
+        self._snapshot_due = self._written == 0 and outside
 
     def apply(self, event: AnyEvent, now: float | None = None, choices: Choices | None = None) -> None:
         """Apply an event, journal it, and carry out what follows from it.

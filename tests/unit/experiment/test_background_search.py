@@ -20,7 +20,9 @@ from trialpod.protocol.values import metrics_encoder
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.tune.schedulers import FIFOScheduler, HyperBandScheduler, PopulationBasedTraining, TrialScheduler
+from trialpod.tune.search import ConcurrencyLimiter, OptunaSearch, prepare
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
+from trialpod.tune.search.sample import uniform
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
@@ -415,6 +417,26 @@ def test_exhaustion_does_not_cover_later_requests(tmp_path: Path) -> None:
     driven.work()
     driven.host.apply(driven.ready.pop())
     assert list(driven.host.engine.state.trials) == ["t_00000", "t_00001", "t_00002"]
+
+
+def test_study_in_a_storage_has_each_trial_once(tmp_path: Path) -> None:
+    """After a kill with nothing but the journal, and the snapshot that is written with its first record."""
+    optuna = pytest.importorskip("optuna")
+    storage = optuna.storages.InMemoryStorage()
+
+    def opened(host_dir: Path) -> JournaledEngine:
+        limited = ConcurrencyLimiter(OptunaSearch(storage=storage, study_name="mine"), 3)
+        search = prepare(limited, space={"x": uniform(0, 1)}, num_samples=3, metric="score", mode="min", seed=1)
+        return JournaledEngine(plan(search, FIFOScheduler(), settings(3)), host_dir, Clock(), lambda _a: None)
+
+    host = opened(tmp_path)
+    host.apply(SettingsObserved(settings=settings(3)))
+    host.apply(AttemptEnded(trial_id=min(host.engine.state.trials), attempt=1, end=AttemptEnd(cause="completed")))
+    host.close()
+    again = opened(tmp_path)
+    assert len(again.engine.state.trials) == 3
+    again.close()
+    assert len(optuna.load_study(study_name="mine", storage=storage).trials) == 3
 
 
 def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> None:

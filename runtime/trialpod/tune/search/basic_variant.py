@@ -169,7 +169,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._stream = None if draws is None else self._stream_of(draws)
 
     @property
-    def draws_from_script(self) -> bool:
+    def state_from_outside(self) -> bool:
         """True when the script's own generator is drawn from, so that its state must be kept from the first on."""
         return self._stream is not None and self._stream.is_global
 

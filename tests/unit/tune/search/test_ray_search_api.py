@@ -309,6 +309,35 @@ class TestStudyOfTheUser:
             each.remove_session()
             each.engine.dispose()
 
+    def test_replay_from_the_first_state_adds_nothing_twice(self, tmp_path: Path) -> None:
+        """After a kill there is the first state, and the journal; others have added to the study meanwhile."""
+        optuna = pytest.importorskip("optuna")
+        storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/study.db")
+        distributions = {
+            "x": optuna.distributions.FloatDistribution(0, 1),
+            "k": optuna.distributions.CategoricalDistribution(["p", "q"]),
+        }
+        made = {"params": {"x": 0.25, "k": "q"}, "distributions": distributions}
+        study = optuna.create_study(storage=storage, study_name="mine")
+        other = study.ask(distributions)
+        study.add_trial(optuna.trial.create_trial(**made, value=7.0))
+        search = self.make(storage)
+        first_state = search.get_state()
+        configs = {trial_id: search.suggest(trial_id) for trial_id in "abc"}
+        search.on_trial_complete("a", {"loss": 1.0})
+        study.tell(other, 5.0)
+        study.add_trial(optuna.trial.create_trial(**made, value=6.0))
+        replayed = self.make(storage)
+        replayed.set_state(first_state)
+        for trial_id, config in configs.items():
+            replayed.adopt(trial_id, config)
+        replayed.on_trial_complete("a", {"loss": 1.0})
+        assert [trial.value for trial in study.trials] == [5.0, 7.0, 1.0, None, None, 6.0]
+        assert [trial.value for trial in replayed.study.trials] == [7.0, 1.0, None, None]
+        assert replayed.suggest("d") == search.suggest("d")
+        storage.remove_session()
+        storage.engine.dispose()
+
     def test_other_directions_are_refused(self) -> None:
         optuna = pytest.importorskip("optuna")
         storage = optuna.storages.InMemoryStorage()

@@ -201,6 +201,11 @@ class OptunaSearch(LibrarySearcher):
             self._copy = StudyCopy(self._user_storage, name, directions, self._owner)
 
     @property
+    def state_from_outside(self) -> bool:
+        """True with a study of the user's: the id that its trials carry must be kept from the first on."""
+        return self._user_storage is not None
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether there is something to read, and no study of the user's that a copy would write to."""
         return super().reads_ahead and self._user_storage is None

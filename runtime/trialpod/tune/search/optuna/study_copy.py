@@ -3,8 +3,9 @@
 Ours is in memory and rebuilt from the searcher's log; the user's gets a copy of every trial, for Optuna's
 dashboard and for later studies, and gives the trials that it had before.
 
-Invariant: a trial carries the id of its searcher and its number there, so that it is in the study once however often
-the searcher's log is read again.
+Invariants: a trial carries the id of its searcher and its number there, so that it is in the study once however often
+the searcher's log is read again. The trials that the study had before are those that had ended before the searcher's
+first one, so that they are the same after a restart.
 """
 
 from __future__ import annotations
@@ -52,15 +53,14 @@ class StudyCopy:
         self._study_id = self.study._study_id  # noqa: SLF001
         self._owner = owner
         self._ids: dict[int, int] = {}
-        self._before: list[Any] = []
-        for trial in self.study.get_trials(deepcopy=False):
-            if trial.user_attrs.get(_OWNER) == owner:
-                self._ids[trial.user_attrs[_NUMBER]] = trial._trial_id  # noqa: SLF001
-            else:
-                self._before.append(trial)
+        trials = self.study.get_trials(deepcopy=False)
+        ours = [trial for trial in trials if trial.user_attrs.get(_OWNER) == owner]
+        for trial in ours:
+            self._ids[trial.user_attrs[_NUMBER]] = trial._trial_id  # noqa: SLF001
+        self._before = [trial for trial in trials if not ours or _is_before(trial, ours[0])]
 
     def earlier(self) -> Iterator[tuple[dict[str, Any], list[float], bool]]:
-        """Yield the parameters and values of the ended trials of others, and whether each was pruned."""
+        """Yield the parameters and values of the trials that had ended before ours, and whether each was pruned."""
         for trial in self._before:
             if trial.state.name == "COMPLETE":
                 yield trial.params, list(trial.values), False
@@ -90,6 +90,12 @@ class StudyCopy:
             self._storage.set_trial_intermediate_value(trial_id, step, value)
         values = None if trial.values is None else list(trial.values)
         self._storage.set_trial_state_values(trial_id, trial.state, values)
+
+
+def _is_before(trial: Any, first: Any) -> bool:
+    """Return whether a trial of the study had ended before another one began."""
+    ended = trial.datetime_complete
+    return bool(trial.number < first.number and ended is not None and ended <= first.datetime_start)
 
 
 @contextlib.contextmanager
