@@ -1,6 +1,6 @@
 """What `import ray` finds in a process that a script or a trial starts: it installs the import hook there.
 
-The process may be any Python. One that has no trialpod, or a Ray that nobody asked to hide, imports what it would
+The process may be any Python. One that has no trialpod, or a Ray that is not to be hidden, imports what it would
 without this.
 """
 
