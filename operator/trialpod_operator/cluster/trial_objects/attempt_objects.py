@@ -176,13 +176,13 @@ class AttemptObjects:
     async def refresh_one(self, name: str) -> bool:
         """Ask for one object; return whether it, or its pod, is there."""
         known = self._known.get(name)
-        mark = self._mark(name, known) if known is not None else ""
+        mark, began = self._mark(name, known) if known is not None else "", self._clock()
         found = await self._kube.get(self.collection(), name)
         if found is None:
             self._remove(name)
         else:
             made = self.put(found, show=False)
-            made.mark, made.asked_at = mark, self._clock()
+            made.mark, made.asked_at = mark, began  # what was reported meanwhile has to be asked about again
             self._show(name)
         return self._cache.pod(self._key, name) is not None
 
