@@ -247,9 +247,12 @@ class Algorithms:
         """Scheduler and search learn that a trial completed, or was stopped for a reason."""
         if trial.repeat_of:
             return
-        if not by_scheduler or learns_of_own_stops(self.scheduler):
-            self.ask(self.scheduler.on_trial_complete, self.controller, trial, result)
         early = stop_reason is not None and is_early_stop(stop_reason)
+        if not by_scheduler or learns_of_own_stops(self.scheduler):
+            inform = self.scheduler.on_trial_complete
+            if early and not by_scheduler:
+                inform = getattr(self.scheduler, "on_trial_stopped", inform)
+            self.ask(inform, self.controller, trial, result)
         method = self.search.on_trial_stopped if early else self.search.on_trial_complete
         self.inform_search(method, trial.trial_id, self._with_config(trial, result))
 

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from engine_support import Halt, ListSearch, Recorder, ScoreStopper, Shell, TimeSlices, kinds, result, starts
 
+from trialpod.legacy.internals.steering import SteeredScheduler
+from trialpod.tune.schedulers import AutoScheduler, ResourceChangingScheduler
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.function import FunctionStopper
 from trialpod.tune.stopper.stopper import Stopper
@@ -36,6 +39,52 @@ def test_trial_unaware_of_its_stop_is_stopped(cause: str) -> None:
     shell.end("t0", cause)  # type: ignore[arg-type]
     assert shell.status() == ["TERMINATED"]
     assert shell.trial("t0").failures == shell.trial("t0").disruptions == 0
+
+
+class TestStopUnderAuto:
+    """A trial that the user stops is none that was trained to its end: the best paused one still is."""
+
+    def made(self, wrapper: str = "none") -> TrialScheduler:
+        auto = AutoScheduler(max_t=9, reduction_factor=4, calibration=0)
+        match wrapper:
+            case "resource_changing":
+                return ResourceChangingScheduler(auto, None)
+            case "steered":
+                return SteeredScheduler(auto)
+        return auto
+
+    @pytest.mark.parametrize("wrapper", ["none", "resource_changing", "steered"])
+    def test_best_paused_trial_continues(self, wrapper: str) -> None:
+        shell = Shell(3, scheduler=self.made(wrapper))
+        for number, trial_id in enumerate(("t0", "t1")):
+            shell.checkpoint(trial_id, 0, 1)
+            shell.results(trial_id, result(1, number / 2))
+            shell.end(trial_id, "paused")
+        shell.stop("t2")
+        shell.end("t2", "stopped")
+        assert shell.status() == ["PAUSED", "RUNNING", "TERMINATED"]
+        again = shell.replay(Engine(ListSearch(3), self.made(wrapper)))
+        assert again.snapshot() == shell.engine.snapshot()
+        shell.results("t1", *(result(iteration, 1.0) for iteration in range(2, 10)))
+        shell.end("t1", "stopped")
+        assert shell.status() == ["TERMINATED"] * 3
+
+    def test_trial_that_ended_itself_is_one(self) -> None:
+        shell = Shell(2, scheduler=self.made())
+        shell.checkpoint("t0", 0, 1)
+        shell.results("t0", result(1))
+        shell.end("t0", "paused")
+        shell.results("t1", result(1, done=True))
+        shell.end("t1")
+        assert shell.status() == ["TERMINATED"] * 2
+
+
+def test_own_scheduler_learns_of_a_stop_as_of_an_end() -> None:
+    scheduler = Recorder()
+    shell = Shell(1, scheduler=scheduler)
+    shell.stop("t0")
+    shell.end("t0", "stopped")
+    assert scheduler.heard == [("add", "t0"), ("complete", "t0")]
 
 
 def test_a_stop_function_sees_groups_config_and_id() -> None:

@@ -211,6 +211,12 @@ class SteeredScheduler(TrialScheduler):
         self.orders.pop(trial.trial_id, None)
         self.scheduler.on_trial_complete(tune_controller, trial, result)
 
+    def on_trial_stopped(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
+        """Pass it on."""
+        self.orders.pop(trial.trial_id, None)
+        inform = getattr(self.scheduler, "on_trial_stopped", self.scheduler.on_trial_complete)
+        inform(tune_controller, trial, result)
+
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:  # noqa: D102
         self.scheduler.on_trial_remove(tune_controller, trial)
 

@@ -212,6 +212,10 @@ class AutoScheduler(MetricScheduler):
             self._completed += 1
             self._leave(trial.trial_id)
 
+    def on_trial_stopped(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
+        """Count the trial no more for promotion, and not as trained to its end."""
+        self.on_trial_remove(tune_controller, trial)
+
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Count the trial no more for promotion; its values stay."""
         place = self._trials.get(trial.trial_id)

@@ -170,6 +170,11 @@ class ResourceChangingScheduler(TrialScheduler):
         """Tell the base scheduler."""
         self._base.on_trial_complete(tune_controller, trial, result)
 
+    def on_trial_stopped(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
+        """Tell the base scheduler."""
+        inform = getattr(self._base, "on_trial_stopped", self._base.on_trial_complete)
+        inform(tune_controller, trial, result)
+
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Tell the base scheduler."""
         self._base.on_trial_remove(tune_controller, trial)

@@ -283,6 +283,13 @@ class TrialScheduler(SavedPlugIn):
         trialpod's own schedulers are not called for what they stopped themselves; see `learns_of_own_stops`.
         """
 
+    def on_trial_stopped(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
+        """Called in place of `on_trial_complete` when others ended a running trial before its end.
+
+        The user did, or the whole experiment ended. By default this is an end like any other: `on_trial_complete`.
+        """
+        self.on_trial_complete(tune_controller, trial, result)
+
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Called when a pending or paused trial is stopped from outside."""
 
