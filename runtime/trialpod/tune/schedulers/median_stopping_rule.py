@@ -266,10 +266,11 @@ class _Record:
         self.loses_progress = False  # came back from a pause without what it had learned
 
     def add(self, time: float, value: float, sign: float) -> None:
-        if self.times and time < self.times[-1]:
+        if self.times and time <= self.times[-1]:
+            back = time < self.times[-1]
             keep = bisect_left(self.times, time)
             del self.times[keep:], self.values[keep:], self.sums[keep + 1 :], self.bests[keep + 1 :]
-            self.loses_progress = self.loses_progress or self.last_pause is not None
+            self.loses_progress = self.loses_progress or (back and self.last_pause is not None)
         self.times.append(time)
         self.values.append(value)
         self.sums.append(self.sums[-1] + value)

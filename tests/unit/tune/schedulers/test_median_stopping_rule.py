@@ -120,6 +120,22 @@ def test_repeated_results_replace_earlier_ones() -> None:
     assert simulated.scheduler.get_state()["trials"]["t_00000"][:2] == [[1, 2], [0.1, 0.7]]
 
 
+def test_result_repeated_at_the_last_time_replaces_it() -> None:
+    scheduler = MedianStoppingRule("t", "score", "max", grace_period=1)
+    trials = [SimulatedTrial(str(number), {}, str(number)) for number in range(4)]
+    for time in (1, 2, 3):
+        for trial in trials[1:]:
+            assert scheduler.on_trial_result(NO_OTHERS, trial, {"t": time, "score": 0.5}) == "CONTINUE"
+    given = [(1, 0.5), (2, 0.6), (3, 0.9), (3, 0.55)]
+    for time, score in given:
+        assert scheduler.on_trial_result(NO_OTHERS, trials[0], {"t": time, "score": score}) == "CONTINUE"
+    assert scheduler.get_state()["trials"]["0"][:2] == [[1, 2, 3], [0.5, 0.6, 0.55]]
+    for trial in trials[1:]:
+        scheduler.on_trial_result(NO_OTHERS, trial, {"t": 4, "score": 2.0})
+    assert scheduler.on_trial_result(NO_OTHERS, trials[0], {"t": 4, "score": 0.1}) == "STOP"
+    assert scheduler.reason()["best"] == 0.6
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"grace_period": -1}, {"min_samples_required": 0}, {"min_time_slice": math.nan}, {"hard_stop": "no"},
