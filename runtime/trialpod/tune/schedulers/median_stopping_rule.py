@@ -9,7 +9,8 @@ Invariants:
 * Before `grace_period` no trial is stopped or paused, whatever the others do.
 * A mean that is not finite (a trial reported NaN or infinity) is excluded from the median.
 * Results that a trial reports again, because it continued from an earlier checkpoint, replace those that it had
-  reported after that checkpoint; results before `grace_period` change nothing that others are compared with.
+  reported after that checkpoint: a trial has one result for each time, the latest. Results before `grace_period`
+  change nothing that others are compared with.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class TestDefinition:
                 early.setdefault(number, []).append(score)
             elif number not in judged:
                 own = known.setdefault(number, [])
-                if own and time < own[-1][0]:
+                if own and time <= own[-1][0]:
                     own[:] = [each for each in own if each[0] < time]
                 own.append((time, score))
                 means = []
