@@ -19,10 +19,10 @@ TRIAL_CONTAINER = "trial"
 OWN_PREFIX = f"{API_VERSION.partition('/')[0]}/"
 """Of trialpod's labels and annotations, by which it finds its pods and knows what it has done with them."""
 
-_MAPPING, _TEXTS, _LIST, _MAPPINGS = "a mapping", "a mapping of texts", "a list", "a list of mappings"
+_MAPPING, _TEXTS, _NAMES, _MAPPINGS = "a mapping", "a mapping of texts", "a list of texts", "a list of mappings"
 _TEXT, _WHOLE = "a text", "a whole number"
 _TYPES: Mapping[str, Any] = {
-    _MAPPING: dict, _TEXTS: dict, _LIST: list, _MAPPINGS: list, _TEXT: str, _WHOLE: int
+    _MAPPING: dict, _TEXTS: dict, _NAMES: list, _MAPPINGS: list, _TEXT: str, _WHOLE: int
 }  # fmt: skip
 
 _METADATA = (
@@ -38,7 +38,7 @@ _CONTAINER = (
     ("resources.limits", _MAPPING, "{memory: 2Gi}"),
     ("securityContext", _MAPPING, "{runAsUser: 1000}"),
     ("securityContext.capabilities", _MAPPING, "{add: [SYS_PTRACE]}"),
-    ("securityContext.capabilities.add", _LIST, "[SYS_PTRACE]"),
+    ("securityContext.capabilities.add", _NAMES, "[SYS_PTRACE]"),
 )
 _SHAPES: tuple[tuple[str, str, str], ...] = (
     *_METADATA,
@@ -101,10 +101,11 @@ def _wrong_shape(value: Any, path: Path, wanted: str, example: str, placeholders
         for key, each in value.items():
             if each is not None and not isinstance(each, str):
                 yield (*path, key), "must be a text; put it in quotes"
-    elif wanted == _MAPPINGS:
+    elif wanted in (_NAMES, _MAPPINGS):
+        item, words = (str, _TEXT) if wanted == _NAMES else (dict, _MAPPING)
         for index, each in enumerate(value):
-            if not isinstance(each, dict) and not (placeholders and _has_placeholder(each)):
-                yield (*path, index), f"must be a mapping; the list is such as {example}"
+            if not isinstance(each, item) and not (placeholders and _has_placeholder(each)):
+                yield (*path, index), f"must be {words}; the list is such as {example}"
 
 
 def _has_placeholder(value: Any) -> bool:

@@ -79,6 +79,7 @@ SHAPES: list[tuple[dict[str, Any], tuple[str | int, ...]]] = [
             ("securityContext", "x", ()),
             ("securityContext", {"capabilities": ["ALL"]}, ("capabilities",)),
             ("securityContext", {"capabilities": {"add": 1}}, ("capabilities", "add")),
+            ("securityContext", {"capabilities": {"add": [{}]}}, ("capabilities", "add", 0)),
         )
     ),
 ]

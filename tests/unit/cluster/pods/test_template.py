@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from cluster_objects import experiment, pod_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialpod_operator.cluster.pods.template import copied_labels, fill, restrict
+from trialpod_operator.api.template_rules import check_template
+from trialpod_operator.cluster.pods.build import grace_seconds
+from trialpod_operator.cluster.pods.template import TemplateError, copied_labels, fill, restrict
 
 _values = st.recursive(
     st.booleans() | st.integers(-5, 5) | st.text("abc", max_size=3),
@@ -102,3 +106,50 @@ def test_defaults_fill_only_the_gaps() -> None:
     target = {"a": {"b": 1}, "c": None}
     fill(target, {"a": {"b": 2, "d": 3}, "c": 4})
     assert target == {"a": {"b": 1, "d": 3}, "c": 4}
+
+
+WHOLE: dict[str, Any] = {
+    "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["x/y"]},
+    "spec": {
+        "os": {"name": "linux"},
+        "securityContext": {"runAsUser": 1, "seccompProfile": {"type": "Localhost"}},
+        "terminationGracePeriodSeconds": 3,
+        "activeDeadlineSeconds": 3,
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "initContainers": [{"name": "i", "securityContext": {"capabilities": {"add": ["X"]}, "privileged": True}}],
+        "containers": [
+            {
+                "name": "trial",
+                "image": "r:1",
+                "env": [{"name": "A", "value": "b"}],
+                "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True}],
+                "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}},
+                "securityContext": {"runAsUser": 0, "capabilities": {"add": ["X"], "drop": ["ALL"]}},
+            }
+        ],
+    },
+}
+
+
+def _positions(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from _positions(value[key], (*path, key))
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "x", 1, [], ["x"], [1], [{"name": ["x"]}], {}, {"x": "y"}, {"x": [1]}], ids=str
+)
+def test_whatever_passes_the_check_is_built_or_refused(wrong: Any) -> None:
+    for path in _positions(WHOLE):
+        template = copy.deepcopy(WHOLE)
+        at: Any = template
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = wrong
+        if any(check_template(template, None, {"cpu": 1})):
+            continue
+        with contextlib.suppress(TemplateError):
+            manifest = experiment(template=template, reusePods=True)
+            pod_for(manifest)
+            grace_seconds(manifest.spec)
