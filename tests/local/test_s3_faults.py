@@ -188,6 +188,27 @@ def test_lost_answer_to_replacement_is_no_conflict(server: MinioServer) -> None:
             storage.write_if("replaced", b"three", version)
 
 
+def test_repeated_deletion_spares_what_came_after_the_first(server: MinioServer) -> None:
+    rule, lost = losing("DELETE")
+
+    def rule_of_two(method: str, target: str, forward: Callable[[], object]) -> tuple[int, str] | None:
+        answer = rule(method, target, forward)
+        if answer is not None:
+            reach(server).write_new("claimed", b"of another")
+        return answer
+
+    version = reach(server).write_if("claimed", b"mine", None)
+    with AnsweringProxy(server.endpoint, rule_of_two) as proxy:
+        storage = reach(server, endpoint=proxy.endpoint)
+        storage.delete_if("claimed", version)
+        assert lost
+        found, version = storage.read_version("claimed")
+        assert found == b"of another"
+        storage.delete_if("claimed", version)
+        storage.delete_if("claimed", version)
+        assert not storage.exists("claimed")
+
+
 def test_missing_conditional_writes_differ_from_failure(server: MinioServer) -> None:
     version = reach(server).write_if("unconditional", b"one", None)
     with AnsweringProxy(server.endpoint, lambda method, target, forward: (501, "NotImplemented")) as proxy:

@@ -30,7 +30,7 @@ from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.pods.rejected import request_refusal
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.stored_manifest import check_stored
-from trialpod_operator.experiment.stored import stored_namespace
+from trialpod_operator.experiment.stored import namespace_in
 
 logger = logging.getLogger(__name__)
 
@@ -135,15 +135,18 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
     location = storage_access.location(experiment, keys, files, services.options.storage_rules)
     options = msgspec.structs.replace(location.own, retry_s=5.0, create_bucket=False)
 
+    def is_own(stored: bytes) -> bool:
+        owner = namespace_in(stored)
+        if owner in ("", namespace):
+            return True
+        logger.warning("the data at %s stays: it is of an experiment of namespace %s", location.uri, owner)
+        return False
+
     def delete() -> bool:
         storage = open_storage(location.uri, options)
         until = time.monotonic() + SLICE_S
         try:
-            owner = stored_namespace(storage)
-            if owner not in ("", namespace):
-                logger.warning("the data at %s stays: it is of an experiment of namespace %s", location.uri, owner)
-                return True
-            return delete_experiment(storage, lambda: until - time.monotonic(), services.kube.may_change).done
+            return delete_experiment(storage, lambda: until - time.monotonic(), services.kube.may_change, is_own).done
         finally:
             storage.close()
 

@@ -114,7 +114,15 @@ def stored_namespace(storage: Storage) -> str:
     Raises:
         StorageError: the storage cannot be read.
     """
-    found = (stored_in(storage) or {}).get("namespace")
+    try:
+        return namespace_in(storage.read(EXPERIMENT_KEY))
+    except KeyMissingError:
+        return ""
+
+
+def namespace_in(data: bytes) -> str:
+    """Return whose the experiment is that is stored like this: a namespace, or "" when nothing says so."""
+    found = (_document(data) or {}).get("namespace")
     return found if isinstance(found, str) else ""
 
 
@@ -125,8 +133,15 @@ def stored_in(storage: Storage) -> dict[str, Any] | None:
         StorageError: the storage cannot be read.
     """
     try:
-        stored = json.loads(storage.read(EXPERIMENT_KEY))
-    except (KeyMissingError, ValueError, RecursionError):
+        return _document(storage.read(EXPERIMENT_KEY))
+    except KeyMissingError:
+        return None
+
+
+def _document(data: bytes) -> dict[str, Any] | None:
+    try:
+        stored = json.loads(data)
+    except (ValueError, RecursionError):
         return None
     return stored if isinstance(stored, dict) else None
 

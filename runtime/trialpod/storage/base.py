@@ -212,6 +212,18 @@ class Storage(Protocol):
         """Remove `key`; nothing happens if it has no value."""
         ...
 
+    def delete_if(self, key: str, version: str) -> None:
+        """Remove `key` where it has this version still, as `read_version` gave it; else nothing happens.
+
+        Each try looks first: one that is repeated, because its answer was lost, removes nothing that came after it.
+        """
+        try:
+            found = self.read_version(key)[1]
+        except KeyMissingError:
+            return
+        if found == version:
+            self.delete(key)
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove these keys; those without a value are passed over. Not atomic as a whole."""
         ...

@@ -1,8 +1,9 @@
 """Deletes all that an experiment has in its storage, a bounded amount with each call.
 
 Invariants: nothing outside the storage's root is touched; progress is kept only in what is deleted, so that a call
-after a crash, or by another process, continues; the deletion is done only when a listing has found nothing. The key
-that names the owner goes last, so that no other experiment begins there before.
+after a crash, or by another process, continues; the deletion is done only when a listing has found nothing, or
+another experiment has begun there. The key that names the owner goes last, so that none begins there before, and is
+looked at between each listing and what is deleted of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import Storage, StorageUnavailableError
+from trialpod.storage.base import KeyMissingError, Storage, StorageUnavailableError
 from trialpod.storage.layout import EXPERIMENT_KEY
 
 _BATCH = 1000
@@ -23,7 +24,7 @@ class Deletion:
 
     Attributes:
         removed: how many objects, or files, this call has removed.
-        done: whether nothing is left.
+        done: whether nothing of the experiment is left.
     """
 
     removed: int
@@ -31,7 +32,10 @@ class Deletion:
 
 
 def delete_experiment(
-    storage: Storage, time_left_s: Callable[[], float], may_delete: Callable[[], bool] = lambda: True
+    storage: Storage,
+    time_left_s: Callable[[], float],
+    may_delete: Callable[[], bool] = lambda: True,
+    is_own: Callable[[bytes], bool] = lambda _stored: True,
 ) -> Deletion:
     """Delete what is below the root of `storage` while there is time; at least one batch.
 
@@ -43,6 +47,7 @@ def delete_experiment(
         time_left_s: seconds that this call may still take, asked between batches of a thousand.
         may_delete: asked right before each batch is deleted, which may have been listed long ago: another process
             may have completed the deletion, and a new experiment begun in this place.
+        is_own: whether a value of the key that names the owner is of the experiment to delete.
 
     Raises:
         StorageUnavailableError: the storage cannot be reached, or refuses for now; call again later.
@@ -50,11 +55,17 @@ def delete_experiment(
     """
     removed = 0
     while keys := storage.sample_keys(limit=_BATCH):
-        keys = [key for key in keys if key != EXPERIMENT_KEY] or keys
+        stored, version = _owner(storage)
+        if stored is not None and not is_own(stored):
+            return Deletion(removed, done=True)
         if not may_delete():
             return Deletion(removed, done=False)
-        storage.delete_many(keys)
-        removed += len(keys)
+        others = [key for key in keys if key != EXPERIMENT_KEY]
+        if others:
+            storage.delete_many(others)
+        elif stored is not None:
+            storage.delete_if(EXPERIMENT_KEY, version)
+        removed += len(others or keys)
         if time_left_s() <= 0.0:
             return Deletion(removed, done=not storage.sample_keys(limit=1))
     if not may_delete():
@@ -67,3 +78,10 @@ def delete_experiment(
         # The credentials may not list uploads. The server removes what is left of them by itself.
         return Deletion(removed, done=True)
     return Deletion(removed, done=True)
+
+
+def _owner(storage: Storage) -> tuple[bytes | None, str]:
+    try:
+        return storage.read_version(EXPERIMENT_KEY)
+    except KeyMissingError:
+        return None, ""

@@ -58,3 +58,30 @@ def test_what_tells_whose_the_place_is_goes_last():
         left[turn] = len(storage.values)
         assert (f"exp/{mark}" in storage.values) == (turn < 3)
     assert left == [1502, 503, 1, 0]
+
+
+def test_another_experiment_that_begins_there_stays():
+    mark = ".trialpod/experiment.json"
+    storage = MemoryStorage({"exp/trial/result.json": b"x", f"exp/{mark}": b"mine"})
+    foreign = {f"exp/{mark}": b"of another", "exp/.trialpod/journal": b"x"}
+
+    def begin(name, key):
+        if (name, key) == ("delete", mark):
+            storage.values.update(foreign)
+
+    experiment = storage.sub("exp")
+    experiment.after = begin
+    found = delete_experiment(experiment, lambda: 60.0, is_own=lambda stored: stored == b"mine")
+    assert found.done
+    assert storage.values == foreign
+
+
+def test_a_version_is_deleted_only_while_it_is_there(tmp_path):
+    for storage in (MemoryStorage(), DirectoryStorage(tmp_path)):
+        first = storage.write_if("key", b"one", None)
+        second = storage.write_if("key", b"two", first)
+        storage.delete_if("key", first)
+        assert storage.read("key") == b"two"
+        storage.delete_if("key", second)
+        storage.delete_if("key", second)
+        assert not storage.exists("key")

@@ -225,6 +225,21 @@ class S3Storage(Storage):
         except KeyMissingError:
             return
 
+    def delete_if(self, key: str, version: str) -> None:
+        """Remove the object if it has this ETag; S3's servers know no ``If-Match`` for this, so each try looks."""
+        checked_key(key)
+        name = self._full(key)
+
+        def remove(minio: Minio) -> None:
+            found = minio.stat_object(self._client.bucket, name).etag or ""
+            if found.removeprefix("W/").strip('"') == version.strip('"'):
+                minio.remove_object(self._client.bucket, name)
+
+        try:
+            self._run(f"cannot remove {self._uri(key)}", remove)
+        except KeyMissingError:
+            return
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects, a thousand with each request."""
         from minio.deleteobjects import DeleteObject
