@@ -242,12 +242,14 @@ class SimPreemption(PreemptionWatch):
 
     def __init__(self, idle_status: int | None = None) -> None:
         self._attempt = None
+        self.is_terminated = False
         process = PROCESS.get()
         assert process is not None
         process.watch = self  # type: ignore[attr-defined]
 
     def sigterm(self, process: Process) -> None:
         attempt = self._attempt
+        self.is_terminated = True
         if attempt is None:
             process.exit(0)
             return
