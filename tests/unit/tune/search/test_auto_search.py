@@ -145,8 +145,24 @@ class TestPoints:
     def test_only_small_discrete_spaces_are_listed(self) -> None:
         nested = {"model": tune.choice([{"depth": tune.randint(1, 4)}, "linear"])}
         assert len(every(FlatSpace(nested, "test")) or ()) == 4
+        deep = {
+            "m": tune.choice([nested, {"k": tune.choice([{"a": tune.randint(0, 3)}, 7]), "b": tune.randint(0, 2)}])
+        }
+        points = every(FlatSpace({**deep, "n": tune.randint(5, 7)}, "test")) or []
+        assert len({json.dumps(point) for point in points}) == len(points) == (4 + 4 * 2) * 2
+        assert every(FlatSpace({"x": tune.randint(0, 2**70), "y": tune.choice([1, 2])}, "test")) is None
         assert every(FlatSpace({"x": tune.uniform(0, 1)}, "test")) is None
         assert every(FlatSpace({"x": tune.randint(0, 10**6)}, "test")) is None
+
+    def test_options_do_not_multiply_their_points(self) -> None:
+        space = {"model": tune.choice([{f"p{number}": tune.randint(0, 10)} for number in range(6)])}
+        assert len(every(FlatSpace(space, "test")) or ()) == 60
+        search = prepare(AutoSearch(), space=space, num_samples=-1, metric="loss", mode="min", seed=1)
+        found = []
+        while (suggestion := search.next_suggestion()) is not None:
+            found.append(json.dumps(suggestion.config))
+            search.on_trial_complete(suggestion.trial_id, {"loss": len(found) % 7, "training_iteration": 1})
+        assert len(set(found)) == len(found) == 60
 
 
 class TestSuggestions:

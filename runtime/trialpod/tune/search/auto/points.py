@@ -5,14 +5,18 @@ All take and return points (`trialpod.tune.search.spaces.flat_space.Values`), an
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from statistics import NormalDist
 
 from trialpod.tune.search.sample import Float
 from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
+
+Parent = tuple[str, int] | None
+"""A choice and an option of it; None for what is always active."""
 
 _NORMAL = NormalDist()
 _WALK = 100_000
@@ -94,22 +98,38 @@ def untried(
 
 def every(flat: FlatSpace) -> list[Values] | None:
     """Return all points of a small discrete space; None of any other."""
-    count = 1.0
+    if any(d.kind in ("real", "normal") for d in flat.dimensions):
+        return None
+    active: dict[Parent, list[Dimension]] = {}
     for d in flat.dimensions:
-        if d.kind in ("real", "normal"):
-            return None
-        count *= d.high - d.low + 1
-        if count > _WALK:
-            return None
-    found: dict[str, Values] = {}
-    for index in range(int(count)):
-        values: Values = {}
-        for d in flat.dimensions:
-            index, digit = divmod(index, int(d.high - d.low) + 1)
-            values[d.name] = int(d.low) + digit
-        point = flat.canonical(values)
-        found.setdefault(key(point), point)
-    return list(found.values())
+        active.setdefault(d.parent, []).append(d)
+    if _count(active, None) > _WALK:
+        return None
+    return [flat.canonical(point) for point in _listed(active, None)]
+
+
+def _count(active: Mapping[Parent, list[Dimension]], parent: Parent) -> int:
+    """Return how many points the dimensions have that are active with an option of a choice."""
+    count = 1
+    for d in active.get(parent, ()):
+        choice = d.kind == "choice"
+        count *= sum(_count(active, (d.name, n)) for n in _numbers(d)) if choice else int(d.high) - int(d.low) + 1
+    return count
+
+
+def _listed(active: Mapping[Parent, list[Dimension]], parent: Parent) -> list[Values]:
+    """Return the points that `_count` counts; the first dimension changes fastest."""
+    found = [
+        [{d.name: n, **inner} for n in _numbers(d) for inner in _listed(active, (d.name, n))]
+        if d.kind == "choice"
+        else [{d.name: n} for n in _numbers(d)]
+        for d in active.get(parent, ())
+    ]
+    return [{name: n for part in parts for name, n in part.items()} for parts in itertools.product(*reversed(found))]
+
+
+def _numbers(d: Dimension) -> range:
+    return range(int(d.low), int(d.high) + 1)
 
 
 def key(values: Values) -> str:
