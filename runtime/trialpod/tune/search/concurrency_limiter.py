@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from typing import Any
 
 from trialpod.errors import InvalidInputError, WrongTypeError
@@ -50,6 +51,14 @@ class SearcherWrapper(Searcher):
     def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
         """Pass on a point that was evaluated elsewhere."""
         self.searcher.add_evaluated_point(*args, **kwargs)
+
+    def add_evaluated_trials(self, trials: Any, metric: str | None = None) -> int:
+        """Pass on the results of an experiment."""
+        return self.searcher.add_evaluated_trials(trials, metric)
+
+    def add_evaluated_experiment(self, place: str | os.PathLike[str], metric: str | None = None) -> int:
+        """Pass on an earlier experiment."""
+        return self.searcher.add_evaluated_experiment(place, metric)
 
     def _forget_trials(self) -> None:
         """Forget all trials; what the searcher has learned from them stays."""

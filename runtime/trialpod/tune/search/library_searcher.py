@@ -31,6 +31,7 @@ from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
 from trialpod.tune.search.spaces.library_spaces import read_library_space
 from trialpod.tune.search.spaces.native_spaces import original_space
 from trialpod.tune.search.spaces.variants import has_variables, same_space
+from trialpod.tune.search.warm_start import THE_RESULTS, Row, add_rows, read_experiment, rows_of, usable_rows
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class LibrarySearcher(Searcher):
     _unfinished: set[int]
     _paused: set[int]
     _latest: dict[int, tuple[tuple[float, ...], int]]
-    _early: list[list[Any]]
+    _early: list[list[Any]]  # points that were added before the space was known
+    _early_rows: list[tuple[list[Row], Any, str]]  # and trials of earlier experiments
 
     LIBRARY: ClassVar[tuple[tuple[str, str], ...]] = ()
     """What is imported, and what to install for it: (module, requirement)."""
@@ -293,6 +295,25 @@ class LibrarySearcher(Searcher):
         self._ready()
         self._add(parameters, value, error, pruned, step)
 
+    def add_evaluated_trials(self, trials: Any, metric: str | None = None) -> int:
+        """Learn from the results of an experiment; see `Searcher`.
+
+        Before the experiment has set the space, they are kept until the first suggestion; then the number of those
+        that have the metric is returned.
+        """
+        return self._add_rows(rows_of(trials), metric, THE_RESULTS)
+
+    def add_evaluated_experiment(self, place: str | os.PathLike[str], metric: str | None = None) -> int:
+        """Learn from an earlier experiment, as `add_evaluated_trials` does from results; see `Searcher`."""
+        return self._add_rows(read_experiment(place, self.open_earlier), metric, os.fspath(place))
+
+    def _add_rows(self, rows: list[Row], metric: Any, where: str) -> int:
+        if self._opened or (self._can_start and self._seed is not None):
+            return add_rows(self, rows, metric, where)
+        self._early_rows.append((rows, metric, where))
+        known = metric or self._metric
+        return len(usable_rows(rows, known) if known else rows)
+
     @property
     def reads_ahead(self) -> bool:
         """Whether `read_earlier` has something to read without a place."""
@@ -341,13 +362,13 @@ class LibrarySearcher(Searcher):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue where `get_state` was called; the optimiser is built when it is needed."""
-        early = self._early
+        early, early_rows = self._early, self._early_rows
         self._clear()
         self._seed = state["seed"]
         self._log = [list(entry) for entry in state["log"]]
         self._presets_used = state["presets"]
         self._warmed = state["warm"]
-        self._early = [] if self._warmed else early
+        self._early, self._early_rows = ([], []) if self._warmed else (early, early_rows)
         self._latest = {number: (tuple(scores), step) for number, scores, step in state["latest"]}
         self._replayed = False
         self._read_log()
@@ -419,6 +440,7 @@ class LibrarySearcher(Searcher):
         self._paused = set()
         self._latest = {}
         self._early = []
+        self._early_rows = []
         self._presets_used = 0
         self._warmed = False
         self._replayed = True  # the optimiser knows all of the log
@@ -478,7 +500,9 @@ class LibrarySearcher(Searcher):
             self._presets_used = len(self._points)
         for early in self._early:
             self._add(*early)
-        self._early = []
+        for rows, metric, where in self._early_rows:
+            add_rows(self, rows, metric, where)
+        self._early, self._early_rows = [], []
         if self._lessons is not None:
             for lesson in self._lessons:
                 self._log.append(lesson)

@@ -171,10 +171,12 @@ class Searcher(SavedPlugIn):
         raise NotLearnedError(f"{type(self).__name__} cannot take over evaluated points")
 
     def add_evaluated_trials(self, trials: Any, metric: str | None = None) -> int:
-        """Learn from the results of a `ResultGrid`, or of a list of `Result`; return how many could be used.
+        """Learn from the results of an experiment; return how many trials could be used.
+
+        A trial that failed counts as failed, whatever it had reported.
 
         Args:
-            trials: what `Tuner.fit` or `Tuner.get_results` returned.
+            trials: what `Tuner.fit`, `Tuner.get_results` or `tune.run` returned, or a list of `Result` or of trials.
             metric: its name there; None takes this searcher's.
         """
         from trialpod.tune.search.warm_start import add_results

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.nested import flatten_row
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from trialpod.storage.base import Storage
 
 logger = logging.getLogger(__name__)
+
+THE_RESULTS = "the results"
+"""What messages call trials that are not those of a place."""
 
 _LAST_BYTES = 64 * 1024
 """The last result of a trial is usually in so much of its file's end."""
@@ -34,18 +37,22 @@ class LearnsFromPoints(Protocol):
         """What opens an earlier experiment; None for what this process can open."""
         ...
 
-    def add_evaluated_point(self, parameters: dict[str, Any], value: Any) -> None:
+    def add_evaluated_point(self, parameters: dict[str, Any], value: Any, error: bool = False) -> None:
         """Learn from a config that was evaluated elsewhere."""
         ...
 
 
-Row = tuple[dict[str, Any], dict[str, Any]]
-"""The config and the last result of a trial."""
+class Row(NamedTuple):
+    """A trial of an earlier experiment: its config, its last result, and whether it failed."""
+
+    config: dict[str, Any]
+    result: dict[str, Any]
+    failed: bool = False
 
 
 def add_experiment(searcher: LearnsFromPoints, location: str | os.PathLike[str], metric: Any = None) -> int:
     """Give a searcher the trials of the experiment at `location`; return how many it could use."""
-    return _add(searcher, read_experiment(location, searcher.open_earlier), metric, os.fspath(location))
+    return add_rows(searcher, read_experiment(location, searcher.open_earlier), metric, os.fspath(location))
 
 
 def read_experiment(location: str | os.PathLike[str], opener: Callable[[str], Storage] | None = None) -> list[Row]:
@@ -77,7 +84,7 @@ def read_experiment(location: str | os.PathLike[str], opener: Callable[[str], St
         if name == RESULT_FILE and "/" not in folder and sizes[key]:
             row = _last_row(_end_of(storage, key, sizes[key])) or _last_row(storage.read(key))
             if row is not None and isinstance(row.get("config"), dict):
-                rows.append((row["config"], row))
+                rows.append(Row(row["config"], row))
             else:
                 damaged.append(key)
     if damaged:
@@ -93,23 +100,52 @@ def _end_of(storage: Storage, key: str, size: int) -> bytes:
 
 
 def add_results(searcher: LearnsFromPoints, results: Any, metric: Any = None) -> int:
-    """Give a searcher the results of a `ResultGrid` or a list of `Result`; return how many it could use."""
-    rows = [(result.config or {}, dict(result.metrics)) for result in results]
-    return _add(searcher, rows, metric, "the results")
+    """Give a searcher what `rows_of` takes; return how many trials it could use."""
+    return add_rows(searcher, rows_of(results), metric, THE_RESULTS)
 
 
-def _add(searcher: LearnsFromPoints, rows: list[Row], metric: Any, where: str) -> int:
+def rows_of(results: Any) -> list[Row]:
+    """Return the trials of a `ResultGrid`, an `ExperimentAnalysis`, or a list of `Result` or of trials."""
+    return [_row_of(each) for each in getattr(results, "trials", results)]
+
+
+def _row_of(given: Any) -> Row:
+    if hasattr(given, "last_result"):  # a trial
+        return Row(given.config or {}, flatten_row(given.last_result or {}), failed=given.status == "ERROR")
+    return Row(given.config or {}, dict(given.metrics), failed=getattr(given, "error", None) is not None)
+
+
+def usable_rows(rows: list[Row], metric: Any) -> list[tuple[Row, list[Any]]]:
+    """Return the trials that have a number of each metric, or failed, and these values."""
+    names = list(metric) if isinstance(metric, (list, tuple)) else [metric]
+    found = [(row, [row.result.get(name) for name in names]) for row in rows]
+    return [(row, values) for row, values in found if row.failed or all(map(_is_number, values))]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def add_rows(searcher: LearnsFromPoints, rows: list[Row], metric: Any, where: str) -> int:
+    """Give a searcher trials, and leave out with a warning what it cannot use; return how many it could.
+
+    Args:
+        searcher: the searcher.
+        rows: the trials.
+        metric: its name there, or the names; None takes the searcher's.
+        where: what the trials are of, for messages.
+
+    Raises:
+        InvalidInputError: no metric is known.
+    """
     metric = metric or searcher.metric
     if not metric:
         raise InvalidInputError(f"warm start from {where}: say which metric counts, by metric=", parameter="metric")
-    names = list(metric) if isinstance(metric, (list, tuple)) else [metric]
     used = 0
-    for config, row in rows:
-        values = [row.get(name) for name in names]
-        if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
-            continue
+    for row, values in usable_rows(rows, metric):
+        further = {"error": True} if row.failed else {}
         try:
-            searcher.add_evaluated_point(config, values if len(values) > 1 else values[0])
+            searcher.add_evaluated_point(row.config, values if len(values) > 1 else values[0], **further)
         except InvalidInputError as error:
             logger.debug("warm start from %s leaves a trial out: %s", where, error)
             continue
@@ -117,7 +153,7 @@ def _add(searcher: LearnsFromPoints, rows: list[Row], metric: Any, where: str) -
     if used < len(rows):
         logger.warning(
             "warm start from %s: %d of %d trials have the metric %s and a config of this search space",
-            where, used, len(rows), ", ".join(names),
+            where, used, len(rows), ", ".join(metric) if isinstance(metric, (list, tuple)) else metric,
         )  # fmt: skip
     return used
 

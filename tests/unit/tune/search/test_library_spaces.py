@@ -9,6 +9,7 @@ from libraries import needing
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
 from trialpod.tune.search.spaces.library_spaces import read_library_space
 from trialpod.tune.search.spaces.variants import same_space
 
@@ -43,17 +44,14 @@ class TestBayesOpt:
         pytest.importorskip("bayes_opt")
         from trialpod.tune.search import BayesOptSearch
 
-        class Analysis:
-            default_metric = "loss"
-            trials = ()
-
-            def __iter__(self) -> Any:
-                result = tune.Result({"loss": 3.0}, None, None, "", config={"x": 1, "y": 1})
-                return iter([result])
-
-        search = BayesOptSearch(BOUNDS, "loss", "min", analysis=Analysis())
+        result, config = {"loss": 3.0}, {"x": 1, "y": 1}
+        trial = TrialOutcome(
+            trial_id="a", name="train_a", config=config, status="TERMINATED", path="", last_result=result
+        )
+        outcome = ExperimentOutcome(name="e", path="", state="Succeeded", trials=[trial], metric="loss", mode="min")
+        search = BayesOptSearch(BOUNDS, "loss", "min", analysis=tune.ExperimentAnalysis(outcome))
         search.suggest("a")
-        assert search.get_state()["log"][0][0] == "add"
+        assert search.get_state()["log"][0] == ["add", {"x": 1.0, "y": 1.0}, "complete", [3.0], 0]
 
 
 class TestZOOpt:

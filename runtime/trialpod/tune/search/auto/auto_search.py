@@ -192,9 +192,9 @@ class AutoSearch(LibrarySearcher):
             self._learn(rows, metric or str(self._metric), text)
 
     def _learn(self, rows: list[Row], metric: str, place: str) -> int:
-        longest = max((_length(row) for _, row in rows), default=0)
+        longest = max((_length(row.result) for row in rows), default=0)
         known: list[tuple[float, int, Values]] = []
-        for number, (config, row) in enumerate(rows):
+        for number, (config, row, _) in enumerate(rows):
             value, values = real_number(row.get(metric)), self.flat.encode(config, fitting=True)
             # One that was given up early says little, and its value compares with nothing.
             if value is not None and math.isfinite(value) and values and 2 * _length(row) >= longest:
