@@ -95,6 +95,9 @@ def test_options_of_different_types_are_distinguished() -> None:
         ({"a": {"b": tune.grid_search([1])}}, "a/b: the test does not go through a grid_search; use choice"),
         ({"a": tune.randn(1, 2)}, r"no bounds; use uniform\(-5, 7\)"),
         ({"a": 1}, "nothing to search"),
+        ({"a/b": tune.uniform(0, 1), "a": {"b": tune.uniform(5, 6)}}, "a/b: the search space has two parameters"),
+        ({"a/b": 1, "a": {"b": tune.uniform(5, 6)}}, "a/b: the search space has two parameters of this name"),
+        ({1: tune.uniform(0, 1), "1": tune.uniform(5, 6)}, "1: the search space has two parameters of this name"),
         ({}, "nothing to search"),
     ],
 )

@@ -154,7 +154,15 @@ class FlatSpace:
         self.dimensions: list[Dimension] = []
         VariantSpace(space)
         self._collect(space, "", (), None)
-        self._by_name = {dimension.name: dimension for dimension in self.dimensions}
+        self._by_name: dict[str, Dimension] = {}
+        for dimension in self.dimensions:
+            name = dimension.name
+            if name in self._by_name or (name in space and dimension.path != (name,)):
+                raise InvalidInputError(
+                    f"{name}: the search space has two parameters of this name, which {user} cannot tell apart: "
+                    'keys are joined by "/" and as text. Rename one of them'
+                )
+            self._by_name[name] = dimension
         if not self.dimensions:
             raise InvalidInputError(
                 f"{user} has nothing to search: the search space has no distribution in it; add one, or leave the "
