@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +36,8 @@ pytestmark = pytest.mark.local
 
 
 class Server:
-    def __init__(self) -> None:
+    def __init__(self, *, code: str | None = None) -> None:
+        program = ["-m", "trialpod.runner.fork_server.server"] if code is None else ["-c", code]
         self.control, theirs = socket.socketpair()
         self.control.settimeout(30)
         with theirs:
@@ -42,8 +45,7 @@ class Server:
                 [
                     sys.executable,
                     "-P",
-                    "-m",
-                    "trialpod.runner.fork_server.server",
+                    *program,
                     str(theirs.fileno()),
                     *("--parent", str(os.getpid())),
                 ],
@@ -247,3 +249,71 @@ def test_it_ends_also_when_its_parent_ended_just_before(when: str) -> None:
         except AssertionError:
             os.kill(server, signal.SIGKILL)
             raise
+
+
+WITH_A_DAEMON = """
+import os
+from trialpod.runner.fork_server import server
+
+def kill_others(pid, number):
+    with open(f"/proc/{{pid}}/cmdline", "rb") as file:
+        if file.read().endswith(b"signal.pause()\\0"):
+            {for_the_daemon}
+    kill(pid, number)
+
+kill, os.kill = os.kill, kill_others
+server._LEFTOVER_WAIT_S, server._END_WAIT_S = {wait_s}, 0.1
+server.main()
+"""
+
+
+def test_a_process_of_another_user_is_left(tmp_path: Path) -> None:
+    """Neither do exits wait for it, nor does the server when its parent is gone."""
+    refuse = 'raise PermissionError(1, "Operation not permitted")'
+    server = Server(code=WITH_A_DAEMON.format(for_the_daemon=refuse, wait_s=1000))
+    log = tmp_path / "log.txt"
+    server.send(msgspec.structs.replace(trial("daemon"), log_path=str(log)))
+    try:
+        assert isinstance(server.until_exits(1)[-1], Exited)
+        server.send(trial("exit", "3", key="u"))
+        exited = server.until_exits(1)[-1]
+        assert isinstance(exited, Exited)
+        assert exited.status == 3
+        server.control.close()
+        assert server.process.wait(30) == 0
+        assert os.getsid(int(log.read_text())) == int(log.read_text()), "it is still there"
+    finally:
+        server.control.close()
+        server.process.kill()
+        server.process.wait()
+        os.kill(int(log.read_text()), signal.SIGKILL)
+
+
+def test_exits_are_reported_beside_a_process_that_hangs(tmp_path: Path) -> None:
+    """Each waits for it as long as the first, however many end meanwhile."""
+    server = Server(code=WITH_A_DAEMON.format(for_the_daemon="return", wait_s=0.5))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    server.send(trial("daemon and wait", str(pipe)))
+    daemon = int(pipe.read_text())
+    try:
+        assert isinstance(server.next(), Ready)
+        started = server.next()
+        assert isinstance(started, Started)
+        os.kill(started.pid, signal.SIGKILL)
+        assert_ends(started.pid)
+        deadline = time.monotonic() + 20
+        for number in itertools.count():
+            assert time.monotonic() < deadline
+            server.send(trial("exit", "0", key=str(number)))
+            event = server.next()
+            assert event is not None
+            if isinstance(event, Exited):
+                break
+        assert isinstance(event, Exited)
+        assert event.key == "t"
+    finally:
+        server.control.close()
+        server.process.kill()
+        server.process.wait()
+        os.kill(daemon, signal.SIGKILL)

@@ -15,7 +15,7 @@ from trialpod.protocol.messages import TrainableRef
 
 LOADED_IN = os.getpid()
 
-DAEMON = "import os, signal, sys; os.setsid(); print(os.getpid(), flush=True); signal.pause()"
+DAEMON = "import os, signal; os.setsid(); os.write(1, b'%d' % os.getpid()); signal.pause()"
 
 
 def preload(ref: TrainableRef) -> str:

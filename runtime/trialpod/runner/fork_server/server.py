@@ -6,7 +6,7 @@ Invariants:
 
 * It has one thread, which sleeps in `poll`; nothing is polled on a timer.
 * When a trial has ended, for whatever reason, all its descendants are killed, daemons of their own session included,
-  and only then is the trial reported as `Exited`.
+  and only then is the trial reported as `Exited`. One that runs as another user, and cannot be killed, is left.
 * When the parent is gone (end of the control socket, or its death as such), every trial is killed and this process
   ends. When this process is gone, the kernel kills the trials.
 * Trials that are killed because this process is ended (SIGTERM) are not reported: to the parent they were
@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import math
 import os
 import select
 import signal
@@ -29,6 +30,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import deque
 
 from trialpod.runner.fork_server import child, system
 from trialpod.runner.fork_server.protocol import (
@@ -51,6 +53,8 @@ _HANDLED = (*_WAKING, signal.SIGINT)
 
 _LEFTOVER_WAIT_S = 2.0
 """How long the report of an exit waits for killed descendants to be gone (one may hang in a dead file system)."""
+_END_WAIT_S = 2.0
+"""How long this process waits for what is left once all trials have ended."""
 
 
 class _ParentGoneError(Exception):
@@ -77,9 +81,8 @@ class ForkServer:
         self._environ = dict(os.environ)
         self._trials: dict[int, str] = {}  # pid -> key
         self._pids: dict[str, int] = {}
-        self._own: set[int] = set()  # helper processes that importing the user's code started
-        self._withheld: list[Exited] = []  # exits whose descendants are not all gone
-        self._withheld_until = 0.0
+        self._own: set[int] = set()  # helper processes of the user's module, and what cannot be killed
+        self._withheld: deque[tuple[float, Exited]] = deque()  # exits whose descendants may not be gone; until when
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         os.set_blocking(self._wake_read, False)
@@ -117,7 +120,7 @@ class ForkServer:
     def _step(self) -> None:
         timeout_ms = None
         if self._withheld:
-            timeout_ms = max(0, int(1000 * (self._withheld_until - time.monotonic())) + 1)
+            timeout_ms = max(0, int(1000 * (self._withheld[0][0] - time.monotonic())) + 1)
         ready = {descriptor for descriptor, _ in self._poll.poll(timeout_ms)}
         if self._parent_fd in ready:
             raise _ParentGoneError
@@ -126,8 +129,7 @@ class ForkServer:
             self._reap()
             if signal.SIGTERM in received or signal.SIGHUP in received:
                 raise _TerminatedError
-        if self._withheld and time.monotonic() >= self._withheld_until:
-            self._release()
+        self._release(time.monotonic())
         if self._control.fileno() in ready:
             self._handle_command()
 
@@ -228,15 +230,13 @@ class ForkServer:
             key = self._trials.pop(pid, None)
             if key is not None:
                 del self._pids[key]
-                self._withheld_until = time.monotonic() + _LEFTOVER_WAIT_S
-                self._withheld.append(
-                    Exited(
-                        key=key,
-                        status=os.waitstatus_to_exitcode(status),
-                        cpu_s=usage.ru_utime + usage.ru_stime,
-                        max_rss=usage.ru_maxrss * 1024,
-                    )
+                exited = Exited(
+                    key=key,
+                    status=os.waitstatus_to_exitcode(status),
+                    cpu_s=usage.ru_utime + usage.ru_stime,
+                    max_rss=usage.ru_maxrss * 1024,
                 )
+                self._withheld.append((time.monotonic() + _LEFTOVER_WAIT_S, exited))
         if not self._kill_leftovers():
             self._release()
 
@@ -247,36 +247,51 @@ class ForkServer:
         """
         leftovers = system.children() - self._trials.keys() - self._own
         for pid in leftovers:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.kill(pid, signal.SIGKILL)
-        return bool(leftovers)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                self._own.add(pid)
+        return bool(leftovers - self._own)
 
-    def _release(self) -> None:
-        withheld, self._withheld = self._withheld, []
-        for event in withheld:
-            self.send(event)
+    def _release(self, until: float = math.inf) -> None:
+        """Report the exits that were withheld for long enough."""
+        while self._withheld and self._withheld[0][0] <= until:
+            self.send(self._withheld.popleft()[1])
 
     def _end_everything(self, *, report: bool = True) -> None:
         self._own.clear()
         for pid in self._trials:
             system.kill_group(pid)
+        deadline = time.monotonic() + _END_WAIT_S
         try:
-            while True:
+            while self._trials or time.monotonic() < deadline:
                 for pid in system.children():
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
-                pid, status, usage = os.wait4(-1, 0)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if not pid:
+                    self._wait_for_signal(None if self._trials else deadline)
+                    continue
                 key = self._trials.pop(pid, None)
                 if key is not None:
                     cpu_s = usage.ru_utime + usage.ru_stime
                     exited = Exited(key=key, status=os.waitstatus_to_exitcode(status), cpu_s=cpu_s)
-                    self._withheld.append(exited)
+                    self._withheld.append((0.0, exited))
+                    deadline = time.monotonic() + _END_WAIT_S
         except ChildProcessError:
             pass  # All are gone, which is what we wait for.
         # After an orderly close the parent still listens.
         if report:
             with contextlib.suppress(ConnectionError):
                 self._release()
+
+    def _wait_for_signal(self, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        if poll.poll(None if deadline is None else max(0, int(1000 * (deadline - time.monotonic())) + 1)):
+            os.read(self._wake_read, 4096)
 
 
 def _ignore(_signum: int, _frame: object) -> None:
