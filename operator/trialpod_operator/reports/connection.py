@@ -166,6 +166,40 @@ class _Request:
 class Connection(asyncio.Protocol):
     """One client: parser callbacks (`on_*`), then the queue of requests, then the answers."""
 
+    # With 30 attributes and no slots, each request would take a tenth more.
+    __slots__ = (
+        "_begun",
+        "_body",
+        "_body_bytes",
+        "_counted",
+        "_ended",
+        "_handler",
+        "_head_bytes",
+        "_headers",
+        "_held",
+        "_in_head",
+        "_keep_alive",
+        "_limits",
+        "_loop",
+        "_lost",
+        "_out",
+        "_parser",
+        "_partial_head_bytes",
+        "_queue",
+        "_receiving",
+        "_refusal",
+        "_server",
+        "_task",
+        "_transport",
+        "_unread",
+        "_url",
+        "address",
+        "deadline",
+        "interim_at",
+        "use",
+        "write_deadline",
+    )
+
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._limits = server.limits
@@ -175,12 +209,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.address = ""
         self.use = AddressUse()  # of its address
-        self._max_held: float = _FOREVER
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._held = 0  # bytes of bodies that have not been served
+        self._counted = 0  # of them, those that are in `use`
         self._head_bytes = 0
         self._partial_head_bytes = 0  # received since the first read of a head that is not complete
         self._begun = 0  # requests whose first byte has come
@@ -206,7 +240,6 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         peername = transport.get_extra_info("peername")
         self.address = peername[0] if isinstance(peername, tuple) else "unix"
-        self._max_held = _FOREVER if self.address == "unix" else self._limits.held_bytes_per_address
         self.deadline = self._loop.time() + self._limits.idle_s
         if not self._server.admit(self):
             self._refuse(error(503, "too many connections; try again later"))
@@ -231,6 +264,8 @@ class Connection(asyncio.Protocol):
         if not (self._receiving or self._ended):
             waiting = self._task is not None
             self.deadline = _FOREVER if waiting else self._loop.time() + self._limits.idle_s
+        if self._held != self._counted:
+            self._count_held()
         self._flush()
 
     def eof_received(self) -> bool:
@@ -242,6 +277,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._ended = True
         self._queue.clear()
         self._hold(-self._held)
+        self._count_held()
         self._server.forget(self)
         if self._task is not None:
             self._task.cancel()
@@ -311,8 +347,6 @@ class Connection(asyncio.Protocol):
             self._stop(self._body_too_large())
         if self._server.held_bytes + len(body) > self._limits.held_bytes:
             self._stop(error(503, "the server holds too many requests; try again", 1.0))
-        if self.use.held_bytes + len(body) > self._max_held:
-            self._stop(error(503, "the server holds too many requests of this address; try again", 1.0))
         self._hold(len(body))
         self._body.append(body)
 
@@ -340,8 +374,16 @@ class Connection(asyncio.Protocol):
 
     def _hold(self, size: int) -> None:
         self._held += size
-        self.use.held_bytes += size
         self._server.held_bytes += size
+
+    def _count_held(self) -> None:
+        """Count for the address what is held; most requests come in one read, and are never counted."""
+        self.use.held_bytes += self._held - self._counted
+        self._counted = self._held
+        crowded = self.address != "unix" and self.use.held_bytes > self._limits.held_bytes_per_address
+        if crowded and self._receiving and not self._ended:
+            self._refuse(error(503, "the server holds too many requests of this address; try again", 1.0))
+            self._count_held()
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -407,6 +449,7 @@ class Connection(asyncio.Protocol):
             self.deadline = now + (self._limits.request_s if self._receiving else self._limits.idle_s)
         if self._transport is not None and not self._ended and self.write_deadline == _FOREVER:
             self._transport.resume_reading()
+        self._count_held()
         self._flush()
 
     @staticmethod
@@ -485,6 +528,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif now >= self.deadline and self._receiving:
             self._refuse(error(408, f"the request was not complete after {self._limits.request_s:g} s"))
+            self._count_held()
         elif now >= self.deadline:
             self._end()
 
