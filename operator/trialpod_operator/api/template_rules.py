@@ -40,20 +40,20 @@ _CONTAINER = (
     ("securityContext.capabilities", _MAPPING, "{add: [SYS_PTRACE]}"),
     ("securityContext.capabilities.add", _NAMES, "[SYS_PTRACE]"),
 )
+_POD = (
+    ("os", _MAPPING, "{name: linux}"),
+    ("securityContext", _MAPPING, "{runAsUser: 1000}"),
+    ("terminationGracePeriodSeconds", _WHOLE, "30"),
+    ("activeDeadlineSeconds", _WHOLE, "3600"),
+    ("volumes", _MAPPINGS, "[{name: data, emptyDir: {}}]"),
+    ("volumes[].name", _TEXT, "data"),
+    ("initContainers", _MAPPINGS, "[{name: fetch, image: busybox}]"),
+    *((f"initContainers[].{field}", wanted, example) for field, wanted, example in _CONTAINER),
+    *((f"containers[].{field}", wanted, example) for field, wanted, example in _CONTAINER),
+)
 _SHAPES: tuple[tuple[str, str, str], ...] = (
     *_METADATA,
-    ("spec.os", _MAPPING, "{name: linux}"),
-    ("spec.securityContext", _MAPPING, "{runAsUser: 1000}"),
-    ("spec.terminationGracePeriodSeconds", _WHOLE, "30"),
-    ("spec.activeDeadlineSeconds", _WHOLE, "3600"),
-    ("spec.volumes", _MAPPINGS, "[{name: data, emptyDir: {}}]"),
-    ("spec.volumes[].name", _TEXT, "data"),
-    ("spec.initContainers", _MAPPINGS, "[{name: fetch, image: busybox}]"),
-    *(
-        (f"spec.{part}[].{field}", wanted, example)
-        for part in ("initContainers", "containers")
-        for field, wanted, example in _CONTAINER
-    ),
+    *((f"spec.{field}", wanted, example) for field, wanted, example in _POD),
 )
 """Fields that trialpod reads: path, what stands there, and an example. Those above a field come before it."""
 
