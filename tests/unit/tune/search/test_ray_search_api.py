@@ -148,7 +148,9 @@ class TestSavedState:
         search: Searcher = OptunaSearch({"x": tune.uniform(0, 1)}, **GOAL)
         limited = ConcurrencyLimiter(search, 2) if wrapped else search
         limited.restore_from_dir(tmp_path)
-        assert [trial.value for trial in search._study.trials] == [0.0, 1.0, 2.0]  # type: ignore[attr-defined]
+        limited.suggest("first")
+        values = [trial.value for trial in search._study.trials]  # type: ignore[attr-defined]
+        assert values == [0.0, 1.0, 2.0, None]
         with pytest.raises(InvalidInputError, match="no searcher was saved there"):
             Numbers(**GOAL).restore_from_dir(tmp_path)
 
