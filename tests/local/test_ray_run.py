@@ -94,6 +94,36 @@ class TestOlderArguments:
         ]
 
 
+LEARNING = """
+from ray import tune
+from ray.tune.search.optuna import OptunaSearch
+
+def train(config):
+    tune.report({"loss": config["x"]})
+    assert config["x"] > 0.5
+
+grid = {"x": tune.grid_search([0.25, 0.75])}
+analysis = tune.run(train, config=grid, raise_on_failed_trial=False, local_dir="results", verbose=0)
+search = OptunaSearch({"x": tune.uniform(0, 1)}, metric="loss", mode="min")
+print("learned", search.add_evaluated_trials(analysis, "loss"))
+search.suggest("a")
+print(sorted((trial.state.name, trial.value) for trial in search.study.trials[:2]))
+"""
+
+
+class TestAnalysis:
+    def test_is_what_a_search_learns_from(self, shell: Shell) -> None:
+        """As Ray documents it; a trial that failed counts as failed, although its last value is the best."""
+        pytest.importorskip("optuna")
+        shell.write("script.py", LEARNING)
+        done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [line for line in done.stdout.splitlines() if line] == [
+            "learned 2",
+            "[('COMPLETE', 0.75), ('FAIL', None)]",
+        ]
+
+
 RUNNER = """
 import os
 from ray import air, tune
