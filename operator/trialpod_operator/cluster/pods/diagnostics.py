@@ -83,14 +83,14 @@ class PodDiagnostics:
         self._asked = {name: self._asked.get(name, 0.0) for name in late}
         self._latest = {name: said for name, said in self._latest.items() if name in late}
         await gather_all(
-            *([self._ask(self._ask_queue(held))] if held else []),
-            *([self._ask(self._ask_events(late, now))] if late else []),
+            *([self._ask(lambda: self._ask_queue(held))] if held else []),
+            *([self._ask(lambda: self._ask_events(late, now))] if late else []),
         )
 
-    async def _ask(self, question: Awaitable[None]) -> None:
+    async def _ask(self, question: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await question
+                await question()
         except (ApiError, TimeoutError) as error:
             logger.debug("%s: it is not known why pods do not begin: %s", self._pods.key, error)
 
