@@ -256,7 +256,7 @@ def a_place_is_anybodys(put: Put) -> None:
 
 def deleted_whosever_it_is(put: Put) -> None:
     """Who deletes an experiment deletes what is in its place."""
-    put(deletion, "stored_namespace", lambda _storage: "")
+    put(deletion, "namespace_in", lambda _stored: "")
 
 
 # -- reused pods --
