@@ -25,6 +25,26 @@ def test_an_init_container_is_heard(namespace: Cluster) -> None:
     namespace.wait_for(lambda: "cannot fetch data set" in experiment.logs(), "its output is kept", 90)
 
 
+def test_the_end_of_long_output_is_kept(namespace: Cluster) -> None:
+    prints = """
+def train(config):
+    for number in range(120_000):
+        print(f"batch {number:07d} of an epoch with a bar that is long ----------")
+    print("out of memory")
+    os._exit(1)
+"""
+    document = manifest(namespace, "talks", source=f"import os{prints}", failurePolicy={"maxFailures": 0})
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait_until_over()
+    namespace.wait_for(lambda: experiment.logs(), "its output is kept", 90)
+    text = experiment.logs()
+    assert "batch 0000000 of" in text
+    assert "batch 0119999 of" in text
+    assert text.rstrip().endswith("out of memory")
+    assert text.count("part of the output is left out here") == 1
+    assert 4_000_000 < len(text) < 5_000_000
+
+
 def test_a_corrected_image_continues_within_seconds(namespace: Cluster) -> None:
     document = manifest(namespace, "misspelt", steps=3, image="trialpod/nowhere:1", numSamples=2)
     experiment = Experiment.apply(namespace, document)
