@@ -189,29 +189,30 @@ class TestParameterOfAnySearch:
         assert suggested(again, 12) == suggested(first, 12)
 
 
-class TestScript:
-    def request(self, parent: Path, **more: Any) -> ExperimentRequest:
-        return ExperimentRequest(
-            name="now",
-            storage_path=str(parent),
-            trainable=TrainableRef(entrypoint="a:b"),
-            trainable_name="b",
-            is_class=False,
-            param_space={"x": uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            num_samples=9,
-            **more,
-        )
+def script_request(parent: Path, **more: Any) -> ExperimentRequest:
+    """Return what a script asks for."""
+    return ExperimentRequest(
+        name="now",
+        storage_path=str(parent),
+        trainable=TrainableRef(entrypoint="a:b"),
+        trainable_name="b",
+        is_class=False,
+        param_space={"x": uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        **more,
+    )
 
+
+class TestScript:
     def test_learns_from_experiments_beside_it(self, tmp_path: Path) -> None:
         store(tmp_path / "climb", {0.2: 1})
-        request = self.request(tmp_path, algorithm="auto", warm_start={"experiments": ["climb"]})
+        request = script_request(tmp_path, algorithm="auto", warm_start={"experiments": ["climb"]}, num_samples=9)
         assert suggested(plan_from_request(request, None), 1) == [0.2]
 
     @pytest.mark.parametrize("search", [BasicVariantGenerator(), None])
     def test_other_searches_take_none(self, tmp_path: Path, search: Any) -> None:
-        request = self.request(tmp_path, search_alg=search, warm_start={"auto": True})
+        request = script_request(tmp_path, search_alg=search, warm_start={"auto": True}, num_samples=9)
         with pytest.raises(InvalidInputError, match="advice for the search auto"):
             plan_from_request(request, None)
 
@@ -307,18 +308,7 @@ class TestDecider:
         pytest.importorskip("optuna")
         from trialpod.tune.search import OptunaSearch
 
-        given = ExperimentRequest(
-            name="now",
-            storage_path=str(tmp_path),
-            trainable=TrainableRef(entrypoint="a:b"),
-            trainable_name="b",
-            is_class=False,
-            param_space={"x": uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            search_alg=OptunaSearch(warm_start="climb"),
-            stop=never,
-        )
+        given = script_request(tmp_path, search_alg=OptunaSearch(warm_start="climb"), stop=never)
         with pytest.raises(InvalidInputError, match=r"'climb' cannot be opened .* add_evaluated_experiment\(place\)"):
             suggested(load_plan(pack_code(given), 3, "now"), 1)
         store(tmp_path / "climb", {0.1: 3, 0.2: 1})
